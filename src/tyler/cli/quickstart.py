@@ -146,9 +146,9 @@ def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     reasoner = TylerReasoner(
         name,
         model,
-        router,
-        answering.budget,
         answering.sampling,
+        router=router,
+        budget=answering.budget,
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
         memory=answering.bytes,
@@ -160,7 +160,7 @@ def facts(config: Config) -> dict[str, str]:
     """What stands at the top of the report."""
     questions = Questions.of(config.evaluation)
     return {
-        "problems": questions.told(questions.problems()),
+        "problems": questions.description(questions.problems()),
         "answers": f"greedy, Pass@1, at most {config.decoding.max_new_tokens} actions each",
     }
 

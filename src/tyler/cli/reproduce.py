@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import SomeBytes, SomeFolder, memory_of
+from tyler.cli.options import OptionalBytes, OptionalFolder, memory_of
 from tyler.evaluation.options import EngineOptions
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def reproduce(
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ("all",),
     scale: str = "mini",
     seeds: Annotated[tuple[int, ...], arg(metavar="[N [N ...]]", help_behavior_hint="")] = (),
-    output: SomeFolder = None,
-    data: SomeFolder = None,
+    output: OptionalFolder = None,
+    data: OptionalFolder = None,
     earlier: Annotated[Path, arg(metavar="DIR", help_behavior_hint="")] = RESULTS,
-    memory: SomeBytes = None,
+    memory: OptionalBytes = None,
     hardware: Annotated[str, arg(metavar="NAME")] = "this",
     allow_code_execution: bool = False,
     engine: Annotated[EngineOptions, arg(name="")] = ON_NATIVE,

@@ -77,9 +77,8 @@ class Grid:
     def _made(self, cell: Cell, name: str, identity: dict[str, Any], left: int) -> bool:
         """Train what a cell needs and answer it; False where another process is at one of these."""
         told = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
-        known = identity["training"]
-        for place, training in enumerate(cell.training.stages if cell.training.method != UNTRAINED else (), start=1):
-            needed = name_of({**known, "stages": known["stages"][:place]})
+        for training in cell.training.stages if cell.training.method != UNTRAINED else ():
+            needed = name_of(training.identity(cell.preset, cell.seed, self.sources))
             if not is_trained(self.models, needed):
                 with claimed(self.locks / needed) as free:
                     if not free:
@@ -179,7 +178,13 @@ class Grid:
             model = intervene(model, decoding.intervention, seen, longest, self.memory)
         router = routed(decoding.router, decoding.only)
         own = TylerReasoner(
-            cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=slots, memory=self.memory
+            cell.row,
+            model,
+            router=router,
+            budget=decoding.budget,
+            max_new_tokens=longest,
+            slots=slots,
+            memory=self.memory,
         )
         return own, weights
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from tyler.config.schema import Config
-from tyler.evaluation.statistics import Paired
+from tyler.evaluation.statistics import Paired, holm
 from tyler.experiments.cells import UNTRAINED, Cell, Questions, Training, is_at_hand, name_of
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
@@ -170,18 +170,21 @@ def show_trace(made: Reproduction, wanted: Sequence[str]) -> None:
 def compared(made: Reproduction, name: str, entry: Entry, known: Mapping[str, Record]) -> list[str]:
     """One line for every other row of the same column: the difference on the same problems, and how sure it is.
 
-    A problem counts by its share of seeds, because answers to one problem are alike.
+    A problem counts by its share of seeds, because answers to one problem are alike. The lines are a family.
     """
-    ours, lines = tuple(made.measured(entry, known).shares()), []
+    ours, found = tuple(made.measured(entry, known).shares()), dict[str, Paired]()
     for one in made.experiments[name].entries(made.scale):
         theirs = tuple(made.measured(one, known).shares())
         if (one.group, one.column) == (entry.group, entry.column) and one.row != entry.row and ours and theirs:
-            both = Paired(theirs, ours)
-            low, high = (100 * end for end in both.interval())
-            lines.append(
-                f"against {one.row}: {100 * both.difference:+.1f} points ({low:+.1f} to {high:+.1f}), better on "
-                f"{counted(both.only_second, 'problem')}, worse on {both.only_first}, p {chance(both.p_value())}"
-            )
+            found[one.row] = Paired(theirs, ours)
+    lines, ps = [], [both.p_value() for both in found.values()]
+    for (row, both), p, adjusted in zip(found.items(), ps, holm(ps), strict=True):
+        low, high = (100 * end for end in both.interval())
+        lines.append(
+            f"against {row}: {100 * both.difference:+.1f} points ({low:+.1f} to {high:+.1f}), better on "
+            f"{counted(both.only_second, 'problem')}, worse on {both.only_first}, p {chance(p)}, Holm's p "
+            f"{chance(adjusted)} of {counted(len(ps), 'comparison')}"
+        )
     return lines
 
 

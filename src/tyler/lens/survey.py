@@ -7,7 +7,7 @@ blocks counts once, and differences between replacements are paired.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tyler.engine.routing import Router
-from tyler.evaluation.statistics import middle95, resampled
+from tyler.evaluation.statistics import holm, middle95, resampled, resolution, sign_flips
 from tyler.lens.block import TOGETHER, Effect, Reading, read_blocks, read_together
 from tyler.lens.interventions import REPLACEMENTS
 from tyler.lens.rescoring import differences, kept_answers
@@ -32,12 +32,16 @@ Blocks = Sequence[Sequence[Reading]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over problems and its 95% bootstrap interval."""
+    """A mean over problems and its 95% bootstrap interval.
+
+    `p` is that of a test: of sign flips over problems, two-sided, adjusted by Holm for all tests of a survey.
+    """
 
     mean: float
     low: float
     high: float
     count: int
+    p: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -197,7 +201,8 @@ def count(
     decoded, tested = {}, {}
     if kept and any(kept.values()):
         decoded = {name: bootstrap(values, seed) for name, values in kept.items()}
-        tested = {question: bootstrap(values, seed) for question, values in differences(kept).items()}
+        tested = {question: test_of_shares(values, seed) for question, values in differences(kept).items()}
+    adjust([*(one.tested for one in found.values()), tested])
     return Survey(len(readings), found, decoded, tested)
 
 
@@ -217,7 +222,11 @@ def of_operator(blocks: Blocks, seed: int = 0) -> OperatorSurvey:
         carried=each({name: of_carried(name) for name in ("moved", "noise", "whole")}),
         enough=each({"own": lambda one: one.enough, "other problem": enough_of_another}),
         kept=share_kept(blocks, seed),
-        tested=each({statement.question: statement.value for statement in STATEMENTS}),
+        tested={
+            statement.question: test_of(means, seed)
+            for statement in STATEMENTS
+            if (means := means_of(blocks, statement.value))
+        },
     )
 
 
@@ -226,8 +235,13 @@ def of_operator(blocks: Blocks, seed: int = 0) -> OperatorSurvey:
 
 def over_problems(blocks: Blocks, value: Value, seed: int = 0) -> Estimate | None:
     """The mean over problems of the mean over a problem's blocks; None where the value is nowhere defined."""
-    means = [fmean(values) for of in blocks if (values := _known(of, value))]
+    means = means_of(blocks, value)
     return bootstrap(means, seed) if means else None
+
+
+def means_of(blocks: Blocks, value: Value) -> list[float]:
+    """The mean over the blocks of each problem where the value is defined."""
+    return [fmean(values) for of in blocks if (values := _known(of, value))]
 
 
 def enough_of_another(reading: Reading) -> float | None:
@@ -259,3 +273,23 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
         raise ValueError("there is nothing to average")
     means = resampled(np.asarray(values), DRAWS, np.random.default_rng(seed)).mean(axis=1)
     return Estimate(fmean(values), *middle95(means), len(values))
+
+
+def test_of(values: Sequence[float], seed: int = 0) -> Estimate:
+    """The mean of the differences of problems, and whether it may be chance."""
+    return replace(bootstrap(values, seed), p=sign_flips(values))
+
+
+def test_of_shares(values: Sequence[float], seed: int = 0) -> Estimate:
+    """The same of differences of shares, whose interval is what so many problems resolve where none differs."""
+    found = test_of(values, seed)
+    low, high = (found.low, found.high) if any(values) else resolution(len(values))
+    return replace(found, low=low, high=high)
+
+
+def adjust(families: Sequence[dict[str, Estimate]]) -> None:
+    """Replace the p-values of all tests by Holm's: they are one family."""
+    tests = [(tested, question) for tested in families for question in tested]
+    adjusted = holm([p for tested, question in tests if (p := tested[question].p) is not None])
+    for (tested, question), p in zip(tests, adjusted, strict=True):
+        tested[question] = replace(tested[question], p=p)

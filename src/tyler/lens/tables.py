@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.views import render
+from tyler.evaluation.html_report import render
 from tyler.lens.block import Reading, Scored
 from tyler.lens.interventions import REPLACEMENTS
 from tyler.lens.survey import STATEMENTS, Estimate, OperatorSurvey, Survey
@@ -195,8 +195,10 @@ def estimated(one: Estimate | None, digits: int = 2) -> str:
 
 
 def verdict(one: Estimate | None) -> str:
-    """What a test came to: "yes, 0.84 (0.53 to 1.12)"."""
-    return NOTHING if one is None else f"{one.verdict}, {estimated(one)}"
+    """What a test came to: "yes, 0.84 (0.53 to 1.12), p 0.012"."""
+    if one is None:
+        return NOTHING
+    return f"{one.verdict}, {estimated(one)}" + ("" if one.p is None else f", p {one.p:.2g}")
 
 
 def survey_page(name: str, asked: str, found: Survey) -> str:
@@ -207,11 +209,13 @@ def survey_page(name: str, asked: str, found: Survey) -> str:
 
 def survey_tables(found: Survey) -> list[dict[str, Any]]:
     """Its tables, each with a title and a note."""
+    tests = sum(len(one.tested) for one in found.operators.values()) + len(found.decoded_tested)
+    family = f" p: sign flips over problems, adjusted by Holm for the {counted(tests, 'test')} made here."
     return [
         {
             "title": "What is tested",
             "rows": tested_rows(found),
-            "note": CAUTION,
+            "note": CAUTION + family,
         },
         {
             "title": "What a replacement costs",

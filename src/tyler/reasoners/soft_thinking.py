@@ -33,15 +33,15 @@ from tyler.engine.routing import Never
 from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.reasoners.cot import plain
-from tyler.reasoners.table import Knob, Method, check_at_least, check_share
+from tyler.reasoners.cot import backbone_alone
+from tyler.reasoners.table import LengthSetting, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"
 
 
 @dataclass(frozen=True)
-class Settings:
+class SoftThinkingSettings:
     """The defaults of the release's scripts for its paper.
 
     `temperature` is that of the thought; what follows has the request's own sampling. `top_k` 0 keeps all tokens,
@@ -92,7 +92,7 @@ class SoftThinking:
     """The rule, on one backbone: a `Sampler`."""
 
     backbone: Backbone
-    settings: Settings
+    settings: SoftThinkingSettings
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Memory:
         end = self.backbone.tokenizer.get_vocab().get(END)
@@ -164,9 +164,11 @@ def renormalized(w: Float[Tensor, "rows kept"], keep: Tensor) -> Float[Tensor, "
     return w / w.sum(dim=-1, keepdim=True)
 
 
-def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
+def reasoner(model: Tyler, settings: SoftThinkingSettings) -> TylerReasoner:
     """Soft-Thinking on a model's plain backbone."""
-    return TylerReasoner("soft-thinking", plain(model), Never(), sampler=SoftThinking(model.backbone, settings))
+    return TylerReasoner(
+        "soft-thinking", backbone_alone(model), router=Never(), sampler=SoftThinking(model.backbone, settings)
+    )
 
 
-METHOD = Method(Settings, reasoner, (Knob("soft_steps", caps=True),))
+METHOD = Method(SoftThinkingSettings, reasoner, (LengthSetting("soft_steps", only_shortens=True),))

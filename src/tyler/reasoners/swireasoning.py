@@ -38,8 +38,8 @@ from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
-from tyler.reasoners.cot import plain
-from tyler.reasoners.table import Knob, Method, check_at_least, check_share
+from tyler.reasoners.cot import backbone_alone
+from tyler.reasoners.table import LengthSetting, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
@@ -65,7 +65,7 @@ SYMBOLS = (*CHARACTERS, *COMMANDS.split())
 
 
 @dataclass(frozen=True)
-class Settings:
+class SwiReasoningSettings:
     """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set.
 
     `max_switches` None is without switch control.
@@ -133,7 +133,7 @@ class Mix:
 class SwiReasoning:
     """The rule, on one backbone: a `Sampler`."""
 
-    def __init__(self, backbone: Backbone, settings: Settings) -> None:
+    def __init__(self, backbone: Backbone, settings: SwiReasoningSettings) -> None:
         self.backbone, self.settings = backbone, settings
         tokenizer, vocabulary = backbone.tokenizer, backbone.tokenizer.get_vocab()
         begin, end = vocabulary.get(BEGIN), vocabulary.get(END)
@@ -207,9 +207,11 @@ def symbol_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(id for symbol in SYMBOLS for id in tokenizer.encode(symbol, add_special_tokens=False))
 
 
-def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
+def reasoner(model: Tyler, settings: SwiReasoningSettings) -> TylerReasoner:
     """SwiReasoning on a model's plain backbone."""
-    return TylerReasoner("swireasoning", plain(model), Never(), sampler=SwiReasoning(model.backbone, settings))
+    return TylerReasoner(
+        "swireasoning", backbone_alone(model), router=Never(), sampler=SwiReasoning(model.backbone, settings)
+    )
 
 
-METHOD = Method(Settings, reasoner, (Knob("max_switches", lowest=1, caps=True),))
+METHOD = Method(SwiReasoningSettings, reasoner, (LengthSetting("max_switches", lowest=1, only_shortens=True),))

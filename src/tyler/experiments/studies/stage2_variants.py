@@ -1,7 +1,7 @@
 """Stage 2 with each loss, in half precision with and without the correction, and on vLLM: `mini`, three seeds.
 
-Needs an environment with vLLM (`make test-vllm` builds one). All start from the same Stage 1 in float32. The reward of every step and the gap between sampling and replay are in
-`metrics.jsonl` of every training run.
+Needs an environment with vLLM (`make test-vllm` builds one). All start from the same Stage 1 in float32. The reward of
+every step and the gap between sampling and replay are in `metrics.jsonl` of every training run.
 """
 
 from __future__ import annotations
