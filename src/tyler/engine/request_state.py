@@ -194,8 +194,7 @@ class RequestState:
         text = self.visible[index]
         if cut := self.stopped_at is not None and self.ends[index] > self.stopped_at:
             text = text[: max(0, len(text) + self.stopped_at - self.ends[index])]
-        probs, logprob, top = choice.operator_probs, choice.logprob, choice.top
-        return TokenEvent(self.index, choice.action, text, probs, logprob, top, cut)
+        return TokenEvent(self.index, choice.action, text, choice.operator_probs, choice.logprob, choice.top, cut)
 
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
@@ -235,6 +234,5 @@ class RequestState:
 
 def logit_state(request: Request, tokens: Sequence[int], backbone: Backbone) -> LogitState | None:
     """How the request changes logits, given the answer's visible tokens; None where it changes none."""
-    if request.logits.plain:
-        return None
-    return LogitState(request.logits, request.prompt_ids, tokens, backbone, request.sampling.scale)
+    given = request.logits, request.prompt_ids, tokens, backbone, request.sampling.scale
+    return None if request.logits.plain else LogitState(*given)

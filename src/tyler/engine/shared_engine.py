@@ -282,12 +282,11 @@ class SharedEngine:
 
     def _take_out(self) -> None:
         """Abort the rows of calls that were ended; where no other call is left, they are gone when this returns."""
-        engine = self._engine
         while self._left:
             call = self._left.popleft()
             for index in call.places:
-                if engine is not None and self._calls.pop(index, None) is not None:
-                    engine.abort(index)
+                if self._engine is not None and self._calls.pop(index, None) is not None:
+                    self._engine.abort(index)
             call.end()
         while not self._calls and self._engine is not None and self._engine.busy:
             self._step()

@@ -135,9 +135,8 @@ class Trajectory:
         values = {name: value for name, value in kept.items() if name not in COUNTS}
         values["invocations"] = tuple(Invocation(**invocation) for invocation in kept["invocations"])
         values["sampling"], values["offered"] = Sampling(**kept["sampling"]), tuple(kept["offered"])
-        values["latents"] = [
-            torch.tensor(block["values"], dtype=getattr(torch, block["dtype"])) for block in kept["latents"] or []
-        ]
+        blocks = kept["latents"] or []
+        values["latents"] = [torch.tensor(one["values"], dtype=getattr(torch, one["dtype"])) for one in blocks]
         values["operator_probs"] = [tuple(probs) for probs in kept["operator_probs"]]
         return cls(**values)
 
@@ -164,8 +163,7 @@ class Trajectory:
     @property
     def visible_ids(self) -> list[int]:
         """The tokens of the answer, without its operator calls."""
-        pairs = zip(self.actions, self.is_operator, strict=True)
-        return [action for action, is_operator in pairs if not is_operator]
+        return [action for action in self.actions if action < self.vocab_size]
 
     @property
     def num_latents(self) -> int:
@@ -184,5 +182,4 @@ class Trajectory:
 
     def drawn(self) -> list[bool]:
         """Which actions were drawn from p: all but the operators that a fixed router placed."""
-        pairs = zip(self.actions, self.is_operator, strict=True)
-        return [not is_operator or self.offered[action - self.vocab_size] for action, is_operator in pairs]
+        return [action < self.vocab_size or self.offered[action - self.vocab_size] for action in self.actions]

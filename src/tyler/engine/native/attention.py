@@ -131,7 +131,6 @@ class OfAnyLength:
         new, used = [0] * room.slots, [0] * room.slots
         for span in spans:
             new[span.slot], used[span.slot] = len(span), span.end
-
         bounds = [0, *accumulate(new)], range(0, (room.slots + 1) * room.capacity, room.capacity), used
         self._new, self._kept, self._used = (torch.tensor(one, dtype=torch.int32, device=device) for one in bounds)
         self._max_new, self._max_used = max(new), max(used)

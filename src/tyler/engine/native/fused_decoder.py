@@ -53,7 +53,8 @@ class FusedLinear:
         adapted = any(isinstance(module, LoraLinear) for module in modules)
         if adapted and theta[0].weight.dtype not in HALF:
             dtype = theta[0].weight.dtype
-            present = [folded_weight(one, dtype) if isinstance(one, LoraLinear) else one.weight for one in modules]
+            pairs = zip(modules, parts, strict=True)
+            present = [folded_weight(one, dtype) if isinstance(one, LoraLinear) else plain for one, plain in pairs]
             parts = [nn.Parameter(torch.cat(present), requires_grad=False)]
         elif adapted:
             self.adapter = stacked_low_rank(modules)
