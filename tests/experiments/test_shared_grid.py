@@ -18,7 +18,6 @@ from tyler.experiments import grid as grids
 from tyler.experiments import records
 from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
-from tyler.experiments.training import trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -143,9 +142,10 @@ def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path, m
 
 def test_a_merge_that_was_finished_and_not_noted_is_taken_as_it_is(tmp_path: Path) -> None:
     merge = Training("merge", start=SFT)
-    folder, _ = trained(merge, "mini", 42, Sources({}), tmp_path)
+    grid = Grid(tmp_path, tmp_path / "records", Sources({}))
+    folder, _ = grid.trained(merge, "mini", 42)
     note = Path(f"{folder}.done.json")
     note.unlink()
     before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
-    assert trained(merge, "mini", 42, Sources({}), tmp_path)[0] == folder and note.exists()
+    assert grid.trained(merge, "mini", 42)[0] == folder and note.exists()
     assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before

@@ -9,8 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
-from tyler.cli.options import SomeFolder
-from tyler.evaluation.options import Answering, Asked, EndpointOptions, Matching, Questions
+from tyler.evaluation.options import Answering, Asked, EndpointOptions, Matching, Questions, SomeFolder
 from tyler.tasks.task import GradeOptions
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import yaml
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, last_part, router_of
-from tyler.evaluation.options import Loading
+from tyler.cli.options import ModelName, last_part
+from tyler.evaluation.options import Loading, RouterName, SomeFile, SomeNumber, router_of
 
 if TYPE_CHECKING:
     from tyler.serving.settings import ServerSettings

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any
@@ -34,13 +33,6 @@ def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 
     return figure, [one for row in axes for one in row]
 
 
-def panels_beside(columns: int, height: float, width: float = 10) -> tuple[Figure, list[Axes]]:
-    """A figure of panels beside each other that share their rows."""
-    size = (width, height)
-    figure, axes = pyplot.subplots(1, columns, sharey=True, figsize=size, layout="constrained", squeeze=False)
-    return figure, list(axes[0])
-
-
 def bar(axes: Axes, x: float, y: float, ends: tuple[float, float], color: str) -> None:
     """An interval around a point."""
     low, high = ends
@@ -60,20 +52,7 @@ def written(figure: Figure) -> bytes:
     with style.context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    return shortened(out.getvalue()).encode()
-
-
-def shortened(svg: str) -> str:
-    """The same picture in half the bytes: two decimals of a point, and each style once, as a class."""
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r"\n(?=[A-Zz])", "", svg))
-    classes: dict[str, str] = {}
-
-    def named(match: re.Match[str]) -> str:
-        return f'class="{classes.setdefault(match[1], f"s{len(classes)}")}"'
-
-    svg = re.sub(r'style="([^"]*)"', named, svg)
-    rules = "".join(f".{name}{{{rule}}}" for rule, name in classes.items())
-    return svg.replace("</style>", f"{rules}</style>", 1)
+    return out.getvalue().encode()
 
 
 COLOURS = ("#666666", "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")
@@ -82,7 +61,7 @@ COLOURS = ("#666666", "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")
 Entry = Mapping[str, Any]
 
 
-def draw(entries: Sequence[Entry], groups: Mapping[str, Sequence[str]], dotted: str) -> Figure:
+def draw(entries: Sequence[Entry], groups: Mapping[str, Iterable[str]], dotted: str) -> Figure:
     """A row that has not answered a column has a gap there; the share of `dotted` goes through a panel as a line."""
     rows = {entry["row"] for entry in entries}
     shown = [(group, row) for group, names in groups.items() for row in names if row in rows]
@@ -91,7 +70,8 @@ def draw(entries: Sequence[Entry], groups: Mapping[str, Sequence[str]], dotted: 
         place += 1.0 if before is None or before[0] == group else 2.2
         places[row] = place
     columns = list(dict.fromkeys(entry["column"] for entry in entries))
-    figure, panels = panels_beside(len(columns), height=0.21 * place + 1)
+    size = (10, 0.21 * place + 1)
+    figure, (panels,) = pyplot.subplots(1, len(columns), sharey=True, figsize=size, layout="constrained", squeeze=False)
     colours = {row: COLOURS[list(groups).index(group)] for group, row in shown}
     for axes, column in zip(panels, columns, strict=True):
         draw_panel(axes, [one for one in entries if one["column"] == column], places, colours, dotted)

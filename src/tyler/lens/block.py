@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -247,49 +248,34 @@ def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Traject
     m(A, z_B) - m(A) is `moved`, and m(B) - m(A) is `whole`. None where no other answer has another number in its box
     and a block of this operator in front of it.
     """
-    found = []
-    for donor in others:
-        if (pair := compared(gap.model, gap.trajectory, gap.index, donor)) is not None:
-            found.append(_moves(gap, truth, noise, donor, pair))
-        if len(found) == NUM_DONORS:
-            break
-    if not found:
+    places = ((donor, places_of(gap, donor)) for donor in others)
+    donors = list(islice(((donor, found) for donor, found in places if found), NUM_DONORS))
+    moves = [_moves(gap, truth, noise, donor, *found) for donor, found in donors]
+    return Carried(*(sum(values) for values in zip(*moves, strict=True)), len(moves)) if moves else None
+
+
+def places_of(gap: Gap, donor: Trajectory) -> tuple[int, int, int] | None:
+    """The actions of the two boxes that differ first, the answer's and the donor's, and the donor's first block of the
+    operator; None unless the blocks stand before them."""
+    receiver, call = gap.trajectory, gap.trajectory.invocations[gap.index]
+    calls = [other.operator for other in donor.invocations]
+    if call.operator not in calls or donor.prompt_ids == receiver.prompt_ids:
         return None
-    moved, by_noise, whole = (sum(values) for values in zip(*found, strict=True))
-    return Carried(moved, by_noise, whole, len(found))
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Where two answers first differ inside their boxes, and the donor's first block of an operator."""
-
-    own: int
-    foreign: int
-    block: int
-
-
-def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) -> Pair | None:
-    """The actions of the two boxes that differ first, where the blocks stand before them."""
-    operator = receiver.invocations[index].operator
-    block = next((place for place, call in enumerate(donor.invocations) if call.operator == operator), None)
-    if block is None or donor.prompt_ids == receiver.prompt_ids:
-        return None
-    pairs = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
-    for own, foreign in pairs:
+    block = calls.index(call.operator)
+    for own, foreign in zip(boxed_actions(gap.model, receiver), boxed_actions(gap.model, donor), strict=False):
         if receiver.actions[own] != donor.actions[foreign]:
-            behind = own > receiver.invocations[index].action and foreign > donor.invocations[block].action
-            return Pair(own, foreign, block) if behind else None
+            behind = own > call.action and foreign > donor.invocations[block].action
+            return (own, foreign, block) if behind else None
     return None
 
 
-def _moves(gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair) -> tuple[float, float, float]:
-    (patched,) = gap.filled([donor.latents[pair.block]])
-    whole = Rescored.of(gap.model, donor, pair.block, gap.turn)
-    own, foreign = gap.trajectory.actions[pair.own], donor.actions[pair.foreign]
+def _moves(
+    gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, own: int, foreign: int, block: int
+) -> tuple[float, float, float]:
+    def margin(rescored: Rescored, action: int) -> float:
+        logprobs = rescored.of_action(action)
+        return float(logprobs[donor.actions[foreign]] - logprobs[gap.trajectory.actions[own]])
 
-    def margin(one: Rescored, place: int) -> float:
-        logprobs = one.of_action(place)
-        return float(logprobs[foreign] - logprobs[own])
-
-    start = margin(truth, pair.own)
-    return margin(patched, pair.own) - start, margin(noise, pair.own) - start, margin(whole, pair.foreign) - start
+    (patched,) = gap.filled([donor.latents[block]])
+    whole, start = Rescored.of(gap.model, donor, block, gap.turn), margin(truth, own)
+    return margin(patched, own) - start, margin(noise, own) - start, margin(whole, foreign) - start

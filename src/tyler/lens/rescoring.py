@@ -5,17 +5,13 @@ Nothing is decoded again. All passes read an answer as it was given, with other 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import Cache
 
 from tyler.engine.routing import Never, Router
 from tyler.engine.shared_engine import Turn
@@ -23,9 +19,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.lens.interventions import NAMED, blocks_of
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
-from tyler.training.replay import pack, replay_context
-
-Part = TypeVar("Part")
+from tyler.training.replay import pack
 
 ROWS = 8
 """Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
@@ -56,70 +50,34 @@ class Rescored:
         return self.logprobs[self.places.index(place)]
 
 
+@dataclass(frozen=True)
 class Gap:
-    """An answer without one of its blocks: what is before it is read once, and what fills it may be anything.
+    """An answer without one of its blocks, which `index` names: what fills it may be anything."""
 
-    `model`, `trajectory` and `index`, which names the block, are what it was made of.
-    """
+    model: Tyler
+    trajectory: Trajectory
+    index: int
+    turn: Turn = nullcontext
 
-    @torch.no_grad()
-    def __init__(self, model: Tyler, trajectory: Trajectory, index: int, turn: Turn = nullcontext) -> None:
-        self.model, self.trajectory, self.index, self.turn = model, trajectory, index, turn
-        embeds, decided_at = self._context(trajectory)
-        self._shared = decided_at[trajectory.invocations[index].action]  # but for the last position, which decides
-        self._read: Cache | None = None
-        if self._shared > 0:
-            before = embeds[None, : self._shared]
-            with turn():
-                self._read = model.policy.decoder(inputs_embeds=before, use_cache=True).past_key_values
-
-    @torch.no_grad()
     def filled(self, blocks: Sequence[Float[Tensor, "latents dim"]]) -> list[Rescored]:
-        """The answer from the gap on, with each of some blocks in it. Equal to `rescore` of `with_block`, up to
-        rounding."""
+        """The answer from the gap on, with each of some blocks in it; a block of 0 latents removes it."""
         answers = [with_block(self.trajectory, self.index, block) for block in blocks]
-        if self._read is None:
-            return rescore(self.model, [(answer, self.index) for answer in answers], self.turn)
-        longest = max((num_positions(answer) for answer in answers), default=0) - self._shared
-        found = list[Rescored]()
-        for part in parts(answers, longest):
-            with self.turn():
-                found += self._filled(part, self._read)
-        return found
-
-    def _filled(self, answers: Sequence[Trajectory], read: Cache) -> list[Rescored]:
-        contexts = [self._context(answer) for answer in answers]
-        cache = copy.deepcopy(read)
-        cache.batch_repeat_interleave(len(answers))
-        behind = pad_sequence([embeds[self._shared :] for embeds, _ in contexts], batch_first=True)
-        decoder = self.model.policy.decoder
-        hidden = decoder(inputs_embeds=behind, past_key_values=cache, use_cache=True).last_hidden_state
-        return [
-            _read(self.model, answer, self.index, torch.tensor(decided_at) - self._shared, states)
-            for answer, (_, decided_at), states in zip(answers, contexts, hidden, strict=True)
-        ]
-
-    def _context(self, answer: Trajectory) -> tuple[Tensor, list[int]]:
-        return replay_context(answer, self.model.backbone.embed, self.model.backbone.device)
+        return rescore(self.model, [(answer, self.index) for answer in answers], self.turn)
 
 
 @torch.no_grad()
-def rescore(model: Tyler, asked: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
-    """Each answer from its block on, some answers in one pass."""
-    found = []
-    for part in parts(asked, max((num_positions(answer) for answer, _ in asked), default=0)):
+def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
+    """Each answer from its block on, some answers in one pass, each pass within `turn`."""
+    longest = max((num_positions(answer) for answer, _ in answers), default=1)
+    rows, scored = min(ROWS, max(1, POSITIONS // longest)), list[Rescored]()
+    for start in range(0, len(answers), rows):
+        part = answers[start : start + rows]
         with turn():
             packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
             hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
             for row, (trajectory, index) in enumerate(part):
-                found.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
-    return found
-
-
-def parts(answers: Sequence[Part], positions: int) -> Iterator[Sequence[Part]]:
-    """The answers of each pass, in their order; the longest has so many positions."""
-    rows = min(ROWS, max(1, POSITIONS // max(1, positions)))
-    return (answers[first : first + rows] for first in range(0, len(answers), rows))
+                scored.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
+    return scored
 
 
 def num_positions(answer: Trajectory) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -35,27 +35,30 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     for one in (entry for entry in measured if entry.records):
         families = sorted({family for record in one.found for family in record["families"]})
         for family in (None, *families) if len(families) > 1 else (None,):
-            found += [{"column": one.entry.column, "family": family, **told(one, family, name)} for name in OPERATORS]
+            found += [
+                {"column": one.entry.column, "family": family, **counted(one, family, name)} for name in OPERATORS
+            ]
     return {"invocations": found}
 
 
-def told(one: Measured, family: str | None, operator: str) -> dict[str, Any]:
+def counted(measured: Measured, family: str | None, operator: str) -> dict[str, Any]:
     """One operator: calls an answer, the share of answers with any, calls for 100 visible tokens, and the curve."""
-    records = [record for record in one.found if record["calls"]]
     by_seed = [
         [
             ([position for name, position in calls if name == operator], visible)
-            for calls, visible, here in zip(record["calls"], record["visible"], record["families"], strict=True)
-            if family in (None, here)
+            for calls, visible, own in zip(record["calls"], record["visible"], record["families"], strict=True)
+            if family in (None, own)
         ]
-        for record in records
+        for record in measured.found
+        if record["calls"]
     ]
     answers = [answer for seed in by_seed for answer in seed]
     if not answers:
         return {"operator": operator, "answers": 0}
     places = [position / max(1, visible) for positions, visible in answers for position in positions]
     shares = [fmean(bool(positions) for positions, _ in problem) for problem in zip(*by_seed, strict=True)]
-    low, high = clustered(shares, len(records))
+    low, high = clustered(shares, len(by_seed))
+    visible_tokens = max(1, sum(visible for _, visible in answers))
     return {
         "operator": operator,
         "answers": len(answers),
@@ -63,7 +66,7 @@ def told(one: Measured, family: str | None, operator: str) -> dict[str, Any]:
         "share": round(fmean(shares), 4),
         "low": round(low, 4),
         "high": round(high, 4),
-        "rate": round(100 * len(places) / max(1, sum(visible for _, visible in answers)), 4),
+        "rate": round(100 * len(places) / visible_tokens, 4),
         "position": round(fmean(places), 4) if places else None,
         "curve": smoothed(places, len(answers)),
     }
@@ -87,16 +90,12 @@ def tables(results: Results) -> list[Table]:
     for one in results["invocations"]:
         if one["answers"]:
             position = MISSING if one["position"] is None else f"{one['position']:.2f}"
-            numbers = (f"{one['calls']:.2f}", share_of(one), f"{one['rate']:.2f}", position)
+            share = f"{100 * one['share']:.1f} ({100 * one['low']:.1f}–{100 * one['high']:.1f})"
+            numbers = (f"{one['calls']:.2f}", share, f"{one['rate']:.2f}", position)
             rows.append((one["column"], one["family"] or "all", one["operator"], str(one["answers"]), *numbers))
     header = ("task", "family", "operator", "answers", "calls", "% with any", "per 100 tokens", "mean position")
     group = in_order(results, "group")[0]
     return [Table("invocation", f"Invocations of {STAGE2} on {group}", header, tuple(rows))]
-
-
-def share_of(one: Mapping[str, Any]) -> str:
-    """The share of answers with any call, in per cent, with its interval over problems."""
-    return f"{100 * one['share']:.1f} ({100 * one['low']:.1f}–{100 * one['high']:.1f})"
 
 
 def figures(results: Results) -> dict[str, Figure]:
@@ -108,9 +107,8 @@ def figures(results: Results) -> dict[str, Figure]:
     for axes, column in zip(drawn, columns, strict=True):
         for one in results["invocations"]:
             if one["column"] == column and one["family"] is None and one["answers"]:
-                axes.plot(
-                    np.linspace(0, 1, POINTS), one["curve"], color=COLOURS[one["operator"]], label=one["operator"]
-                )
+                name = one["operator"]
+                axes.plot(np.linspace(0, 1, POINTS), one["curve"], color=COLOURS[name], label=name)
         axes.set_title(column)
         axes.set_xlabel("relative position in the answer")
         axes.set_ylabel("calls an answer (density)")

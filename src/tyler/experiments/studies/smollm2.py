@@ -209,4 +209,4 @@ STUDY = Study(
     kept={},
     dotted="SFT",
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY

@@ -53,4 +53,4 @@ STUDY = Study(
     kept={},
     dotted="Stage 2",
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY
