@@ -16,7 +16,7 @@ import pytest
 
 from tyler.experiments import grid as grids
 from tyler.experiments import records
-from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training
+from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training, name_of
 from tyler.experiments.grid import Grid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,6 +71,18 @@ def test_two_processes_make_the_records_of_one_and_make_each_once(
     said = capfd.readouterr().out.splitlines()
     assert len(said) == len(alone) and said[-1] == alone[-1], "nothing was made twice"
     assert not list((tmp_path / "two" / "records").glob("*/cell.json")), "they are in one file"
+
+
+def test_a_stage_that_another_process_trains_is_left_to_it_whatever_stands_on_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid, sources = grid_in(tmp_path), Sources({})
+    grid.locks.mkdir()
+    with grids.claimed(grid.locks / name_of(STAGE1.identity("mini", 42, sources))):
+        for dtype in ("float32", "bfloat16"):
+            later = cell("Stage 2", Training("stage2", (f"backbone.dtype={dtype}",), STAGE1))
+            assert not grid._finish(later, "later", later.identity(sources), 1)
+    assert not capsys.readouterr().out
 
 
 def test_what_a_killed_process_was_at_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

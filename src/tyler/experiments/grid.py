@@ -89,9 +89,8 @@ class Grid:
     def _finish(self, cell: Cell, name: str, identity: dict[str, Any], left: int) -> bool:
         """Train what a cell needs and answer it; False where another process works on one of these."""
         description = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
-        known = identity["training"]
-        for count, training in enumerate(cell.training.stages if cell.training.method != UNTRAINED else (), start=1):
-            needed = name_of({**known, "stages": known["stages"][:count]})
+        for training in cell.training.stages if cell.training.method != UNTRAINED else ():
+            needed = name_of(training.identity(cell.preset, cell.seed, self.sources))
             if not self._done(needed).exists():
                 with claimed(self.locks / needed) as free:
                     if not free:

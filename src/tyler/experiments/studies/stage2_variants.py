@@ -1,7 +1,7 @@
-"""Stage 2 with each loss, and in half precision with and without the correction: `mini`, three seeds.
+"""Stage 2 with each loss, in half precision with and without the correction, and on vLLM: `mini`, three seeds.
 
-All start from the same Stage 1 in float32. The reward of every step and the gap between sampling and replay are in
-`metrics.jsonl` of every training run.
+Needs an environment with vLLM (`make test-vllm` builds one). All start from the same Stage 1 in float32. The reward of
+every step and the gap between sampling and replay are in `metrics.jsonl` of every training run.
 """
 
 from __future__ import annotations
@@ -37,19 +37,24 @@ def changed(overrides: dict[str, tuple[str, ...]]) -> Rows:
 
 OTHER_LOSSES = changed({name: tuple(f"grpo.{one}" for one in changes) for name, changes in LOSSES.items()})
 IN_HALF = changed(HALVES)
-ROWS: Rows = {"Stage 2": (mini.STAGE2, Decoding()), **IN_HALF, **OTHER_LOSSES}
+ON_VLLM = changed({"rollouts on vLLM": ("decoding.engine=vllm",)})
+ROWS: Rows = {"Stage 2": (mini.STAGE2, Decoding()), **ON_VLLM, **IN_HALF, **OTHER_LOSSES}
 
-DECLARED = "2026-11-27T04:40:00+00:00"
+DECLARED = "2026-11-27T07:25:00+00:00"
 """When all of it was committed."""
 
 STUDY = Study(
-    title="Stage 2 with other losses and in half precision",
+    title="Stage 2 with other losses, in half precision and on vLLM",
     scale="mini",
     records="stage2-variants",
     columns=mini.COLUMNS,
     cells=cells_of(MINI.preset, ROWS, mini.COLUMNS.values(), MINI.seeds),
-    groups={"dtype of rollouts and learner": ("Stage 2", *IN_HALF), "loss": ("Stage 2", *OTHER_LOSSES)},
-    comparisons=tuple(Comparison(row, "Stage 2", DECLARED) for row in (*IN_HALF, *OTHER_LOSSES)),
+    groups={
+        "engine of the rollouts": ("Stage 2", *ON_VLLM),
+        "dtype of rollouts and learner": ("Stage 2", *IN_HALF),
+        "loss": ("Stage 2", *OTHER_LOSSES),
+    },
+    comparisons=tuple(Comparison(row, "Stage 2", DECLARED) for row in (*ON_VLLM, *IN_HALF, *OTHER_LOSSES)),
     kept={},
     dotted="Stage 2",
 )
