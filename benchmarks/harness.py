@@ -195,7 +195,8 @@ class Report:
 
     def add(self, results: Iterable[Timing | Figure]) -> None:
         for result in results:
-            (self.timings if isinstance(result, Timing) else self.figures).append(result)  # type: ignore[attr-defined]
+            results_alike: list[Any] = self.timings if isinstance(result, Timing) else self.figures
+            results_alike.append(result)
 
     def content(self) -> dict[str, Any]:
         """Everything, as JSON has it."""

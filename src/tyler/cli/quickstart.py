@@ -133,9 +133,9 @@ def configure(seed: int, scale: float) -> Config:
 
 def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     """Greedy Pass@1 on the fixed evaluation set."""
-    limits = {"max_new_tokens": config.decoding.max_new_tokens, "slots": config.decoding.slots}
-    problems = load_problems("mini", config.evaluation.split, count=config.evaluation.count)
-    return evaluate(TylerReasoner(name, model, router, **limits), problems)
+    decoding, problems = config.decoding, load_problems("mini", config.evaluation.split, count=config.evaluation.count)
+    reasoner = TylerReasoner(name, model, router, max_new_tokens=decoding.max_new_tokens, slots=decoding.slots)
+    return evaluate(reasoner, problems)
 
 
 def say_where(console: Console, output: Path, seconds: float) -> None:

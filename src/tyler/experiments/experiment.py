@@ -165,7 +165,9 @@ class Measured:
         """Mean seconds of an answer and of its synthesis, where answers were timed one by one; of a study's rows those
         of decoding and training, None where a record does not have them."""
         if self.entry.records:
-            kept = {key: [one.get(key) for one in self.answered] for key in ("decoding_seconds", "training_seconds")}
+            kept: dict[str, list[Any]] = {
+                key: [one.get(key) for one in self.answered] for key in ("decoding_seconds", "training_seconds")
+            }
             return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
         timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
         return {key: round(fmean(self.pooled(key)), 6) for key in timed}

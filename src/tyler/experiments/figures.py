@@ -33,7 +33,7 @@ def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 
     return figure, [one for row in axes for one in row]
 
 
-def bar(axes: Axes, x: float, y: float, ends: tuple[float, float], color: str) -> None:
+def bar(axes: Axes, x: float, y: float, ends: Sequence[float], color: str) -> None:
     """An interval around a point."""
     low, high = ends
     axes.errorbar([x], [y], yerr=[[max(0.0, y - low)], [max(0.0, high - y)]], ecolor=color, **BAR)

@@ -251,7 +251,10 @@ def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Traject
     places = ((donor, places_of(gap, donor)) for donor in others)
     donors = list(islice(((donor, found) for donor, found in places if found), NUM_DONORS))
     moves = [_moves(gap, truth, noise, donor, *found) for donor, found in donors]
-    return Carried(*(sum(values) for values in zip(*moves, strict=True)), len(moves)) if moves else None
+    if not moves:
+        return None
+    moved, by_noise, whole = (sum(values) for values in zip(*moves, strict=True))
+    return Carried(moved, by_noise, whole, len(moves))
 
 
 def places_of(gap: Gap, donor: Trajectory) -> tuple[int, int, int] | None:

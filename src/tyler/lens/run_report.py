@@ -198,7 +198,7 @@ def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             {
                 "style": style_of(Outcome(member["outcome"])),
                 "traced": as_html(
-                    member["text"], [Invocation(*call[:3], 0, call[3]) for call in member["invocations"]]
+                    member["text"], [Invocation(*call[:3], action=0, offset=call[3]) for call in member["invocations"]]
                 ),
                 "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
             }

@@ -53,12 +53,12 @@ def figures(results: Results) -> dict[str, Figure]:
     other = axes.twinx()
     accuracies = {int(row): mean for row in rows if (mean := average(results, group, row, columns)) is not None}
     seconds = {int(row): mean_of(results, TIMED, row, columns, "seconds") for row in rows}
-    axes.plot(accuracies.keys(), [mean for mean, _, _ in accuracies.values()], "o-", color=COLOURS[STAGE2])
+    axes.plot(list(accuracies), [mean for mean, _, _ in accuracies.values()], "o-", color=COLOURS[STAGE2])
     axes.set_ylabel("accuracy (%)", color=COLOURS[STAGE2])
-    for budget, (mean, *ends) in accuracies.items():
-        bar(axes, budget, mean, ends, COLOURS[STAGE2])
-    timed = {budget: mean for budget, mean in seconds.items() if mean is not None}
-    other.plot(timed.keys(), timed.values(), "s-", color=COLOURS["seconds"])
+    for budget, (middle, *ends) in accuracies.items():
+        bar(axes, budget, middle, ends, COLOURS[STAGE2])
+    timed = {budget: value for budget, value in seconds.items() if value is not None}
+    other.plot(list(timed), list(timed.values()), "s-", color=COLOURS["seconds"])
     other.set_ylabel("seconds an answer", color=COLOURS["seconds"])
     other.spines["right"].set_visible(True)
     other.grid(False)

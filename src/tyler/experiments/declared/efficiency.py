@@ -5,7 +5,7 @@ Answers are decoded one at a time on a warm engine, and timed between tokenisati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tyler.experiments.averages import average, averaged, mean_of, shown, with_paper, written
 from tyler.experiments.cells import LATENCY
@@ -67,7 +67,7 @@ def figures(results: Results) -> dict[str, Figure]:
 
     group, columns, rows = in_order(results, "group")[0], in_order(results, "column"), in_order(results, "row")
     figure, (upper, lower) = panels(2)
-    known = {row: (*costs(results, row), average(results, group, row, columns)) for row in rows}
+    known: dict[str, Any] = {row: (*costs(results, row), average(results, group, row, columns)) for row in rows}
     known = {row: values for row, values in known.items() if None not in values}
     for nth, (row, values) in enumerate(sorted(known.items(), key=lambda pair: pair[1])):
         (seconds, visible, latents, (accuracy, *ends)), colour = values, COLOURS[row]

@@ -20,7 +20,7 @@ that run on, on a schedule of 600; from there on rows were packed, 1,024 positio
 development problems, and 110 of the 176 others had right steps with a wrong result, most often of a subtraction. A
 second adapter on top of the first therefore learns as many chains of arithmetic (`chains`) as word problems, 16 in a
 step, on a schedule that was cut and lengthened as time allowed (460, 320, 240, 460 and 400 steps). Both together solve
-147 of 300 (the target is 55%); the best adapter of rank 8 for their sum (`scripts/join_adapters.py`) solves 136.
+147 of 300 (the target is 55%); the best adapter of rank 8 for their sum, by singular values, solves 136.
 
 From there on traces compute digit by digit, because most wrong answers had right steps. A third adapter starts at that
 sum (`--start`): 20 steps with what is worked out in formulas of its own, then 140 steps with it as text, 32 texts a
