@@ -62,7 +62,8 @@ def test_arguments_are_what_they_were() -> None:
     ours = {
         "model", "dtype", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes", "hf_overrides", "revision",
         "additional_config", "logits_processors", "logprobs_mode", "skip_tokenizer_init", "async_scheduling",
-        "use_tqdm_on_load", "compilation_config", "enable_sleep_mode", "tensor_parallel_size", "quantization",
+        "compilation_config", "enable_sleep_mode", "tensor_parallel_size", "quantization",
+        "block_size",
     }  # fmt: skip
     assert ours <= {field.name for field in fields(EngineArgs)}
     asked = {"extra_args", "logprob_token_ids", "stop_token_ids", "output_kind", "detokenize", "ignore_eos"}

@@ -21,7 +21,6 @@ from tyler.engine.vllm.ids import Ids
 
 TURN = "tyler"
 """Under which key of a request's extra arguments its Turn is."""
-HIGHEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,7 @@ class Row:
     @property
     def forced(self) -> int | None:
         """The token that it must choose now, if there is one."""
-        place = len(self._chosen)
-        return self.turn.forced[place] if place < len(self.turn.forced) else None
+        return next(iter(self.turn.forced[len(self._chosen) :]), None)
 
     def uniform(self) -> float:
         """The number of its stream that belongs to this decision, however often it is asked for."""
@@ -93,7 +91,7 @@ class Decisions(LogitsProcessor):
         places = [place for place, row in self._rows.items() if not row.turn.is_call and place < len(logits)]
         if places:
             actions, reported = self._decide(logits, places)
-            logits[places, actions] = HIGHEST
+            logits[places, actions] = torch.finfo(logits.dtype).max
             first = self._ids.report[0]
             logits[places, first : first + reported.shape[1]] = reported.nan_to_num(nan=NEVER)
         return logits

@@ -158,7 +158,7 @@ class VllmEngine(BaseEngine):
         """Start the next request of an answer; False where there are too few free rows."""
         operator = self._operator(answer) if answer.at_call else None
         wanted = 0 if operator is None else self.ids.num_latents[operator]
-        if wanted + answer.lends * len(self.ids.places(answer.ids)) > self.rows.free:
+        if wanted + answer.lends * len(self.ids.places(answer.ids)) > len(self.rows.free):
             return False
         if answer.lends:
             self._take_back(answer)
@@ -176,14 +176,13 @@ class VllmEngine(BaseEngine):
         count = len(forced) if ends_early else request.max_new_tokens - self.counted(answer)
         state = logit_state(request, (), self.backbone)
         turn = Turn(request.sampling, answer.allowed, answer.taken, tuple(forced), state, tuple(visible))
-        first, *others = self.ids.report
         self._send(
             answer,
             answer.ids,
             turn,
             max_tokens=count,
             stop_token_ids=[*answer.end_ids, *range(self.vocab_size, self.ids.num_actions)],
-            logprob_token_ids=[first, *(others if answer.reports else ())],
+            logprob_token_ids=self.ids.report[: None if answer.reports else 1],
         )
 
     def _synthesize(self, answer: Answer, operator: int) -> None:

@@ -67,18 +67,14 @@ class Rows:
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
-        self._free = deque(range(ids.rows))
+        self.free = deque(range(ids.rows))
         self._generation = [0] * ids.rows
         self.epoch = 0
         """Rises when an id comes again: what was cached under it is something else."""
 
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
     def take(self, count: int) -> list[int]:
         """Places (row and generation) of so many rows; the longest unused ones first."""
-        rows = [self._free.popleft() for _ in range(count)]
+        rows = [self.free.popleft() for _ in range(count)]
         return [self._generation[row] * self._ids.rows + row for row in rows]
 
     def give_back(self, places: Sequence[int]) -> None:
@@ -87,4 +83,4 @@ class Rows:
             self._generation[row] += 1
             if self._generation[row] == self._ids.generations:
                 self._generation[row], self.epoch = 0, self.epoch + 1
-            self._free.append(row)
+            self.free.append(row)

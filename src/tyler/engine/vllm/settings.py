@@ -7,9 +7,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import psutil
 import vllm
 from packaging.specifiers import SpecifierSet
 from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
 
 from tyler.engine.vllm.decisions import TURN
 from tyler.engine.vllm.ids import Ids
@@ -25,6 +27,8 @@ VERSIONS = ">=0.32,<0.33"
 """Of vLLM: `tests/engine/vllm/test_interfaces.py` names what is used of it."""
 GRAPHS: dict[str, Any] = {"cudagraph_mode": "PIECEWISE"}
 """A full CUDA graph would record one forward pass, and skip the projection of queries in every later batch."""
+CPU_BLOCK = 32
+"""Positions of a block of KV on a CPU, the fewest: those behind the last whole one are read again after a call."""
 PLAIN_ROTATIONS = ("default", "llama3", "linear")
 """Rotary embeddings whose angles do not depend on how long a context may be."""
 
@@ -69,12 +73,16 @@ def engine_args(
         "model": backbone.exported(),
         "dtype": dtype_name(backbone.dtype),
         "max_model_len": backbone.max_positions + beyond,
-        "use_tqdm_on_load": False,
     }
-    given = {**defaults, **arguments, "compilation_config": GRAPHS | (arguments.get("compilation_config") or {})}
-    length, rows = int(given["max_model_len"]), int(given.pop("latents", 0))
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if current_platform.is_cpu():
+        defaults["block_size"] = CPU_BLOCK
+        if "gpu_memory_utilization" not in arguments:  # vLLM's own share is of all memory, not of what is free
+            defaults["kv_cache_memory_bytes"] = psutil.virtual_memory().available // 4
+    given = {**defaults, **arguments, "compilation_config": GRAPHS | arguments.get("compilation_config", {})}
+    length = int(given["max_model_len"])
     positions = min(backbone.max_positions, length - 1)  # a request ends a position before vLLM's own end
-    rows = rows or max(positions, 64 * given["max_num_seqs"])
+    rows = int(given.pop("latents", 0)) or max(positions, 64 * given["max_num_seqs"])
     if rows < positions:
         raise ValueError(f"latents={rows}, and one context may hold {positions}; give {positions} or more")
     ids = Ids(backbone.vocab_size, [operator.num_latents for operator in operators], rows)
