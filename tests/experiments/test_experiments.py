@@ -386,7 +386,7 @@ def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_i
     (one,) = [
         one for one in measured if (one.entry.row, one.entry.column, one.entry.group) == ("SFT", "science", steps[0])
     ]
-    (record,) = one.found
+    (record,) = one.all_records
     own = [place for place, family in enumerate(record["families"]) if family in one.entry.families]
     assert 0 < len(own) < len(record["families"])
     assert one.counted()["visible"] == pytest.approx(

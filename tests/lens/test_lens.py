@@ -74,7 +74,7 @@ def test_a_pass_over_many_answers_is_that_over_each(model: Tyler, typed: list[Tr
     asked = [(answer, index) for answer in typed for index in range(answer.num_invocations)]
     for (answer, index), found in zip(asked, rescore(model, asked), strict=True):
         alone = Rescored.of(model, answer, index)
-        assert found.places == alone.places and torch.equal(found.tokens, alone.tokens)
+        assert found.actions == alone.actions and torch.equal(found.tokens, alone.tokens)
         assert torch.allclose(found.logprobs, alone.logprobs, atol=1e-3)
         assert torch.allclose(found.at_block, alone.at_block, atol=1e-3)
 
@@ -141,7 +141,7 @@ def test_an_effect_is_its_sums(model: Tyler, answers: list[Trajectory]) -> None:
     truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
     other = Rescored.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
     found = effect(truth, other, boxed)
-    rows = list(zip(truth.logprobs, other.logprobs, truth.tokens.tolist(), truth.places, strict=True))
+    rows = list(zip(truth.logprobs, other.logprobs, truth.tokens.tolist(), truth.actions, strict=True))
     divergence = sum(float(p.exp() * (p - q)) for one, two, _, _ in rows for p, q in zip(one, two, strict=True))
     assert found.divergence == pytest.approx(divergence / len(rows), rel=1e-3, abs=1e-6)
     assert found.loss == pytest.approx(sum(float(one[y] - two[y]) for one, two, y, _ in rows), abs=1e-4)

@@ -113,8 +113,8 @@ def averaged(results: Results, group: str, row: str, columns: Sequence[str]) -> 
 
 def mean_of(results: Results, group: str, row: str, columns: Sequence[str], key: str) -> float | None:
     """The unweighted mean over tasks of another number of an entry, such as its seconds; None where one is missing."""
-    found = [entry_of(results, group, row, column) for column in columns]
-    return None if None in found else fmean(one[key] for one in found if one is not None)
+    entries = [entry_of(results, group, row, column) for column in columns]
+    return None if None in entries else fmean(entry[key] for entry in entries if entry is not None)
 
 
 def written(number: float | None, form: str) -> str:
@@ -124,7 +124,7 @@ def written(number: float | None, form: str) -> str:
 
 def held_against(base: str, measured: Sequence[Measured]) -> dict[str, Any]:
     """The findings of an experiment that holds its rows against one of them."""
-    return {"differences": differences([one for one in measured if one.entry.cells[0].measure == ACCURACY], base)}
+    return {"differences": differences([each for each in measured if each.entry.cells[0].measure == ACCURACY], base)}
 
 
 def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
 def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, float]:
     """The difference of two macro averages in points, with its percentile interval."""
     source = np.random.default_rng(0)
-    gains = [np.asarray(one) - np.asarray(other) for one, other in zip(ours, theirs, strict=True)]
+    gains = [np.asarray(own) - np.asarray(other) for own, other in zip(ours, theirs, strict=True)]
     low, high = middle95(np.mean([resampled(gain, DRAWS, source).mean(axis=1) for gain in gains], axis=0))
     middle = fmean(float(gain.mean()) for gain in gains)
     return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4)}
@@ -155,7 +155,7 @@ def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[
 
 def difference(results: Results, group: str, row: str) -> str:
     """A row's difference as text."""
-    for one in results["differences"]:
-        if (one["group"], one["row"]) == (group, row):
-            return f"{one['points']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
+    for finding in results["differences"]:
+        if (finding["group"], finding["row"]) == (group, row):
+            return f"{finding['points']:+.1f} ({finding['low']:+.1f} to {finding['high']:+.1f})"
     return MISSING

@@ -96,7 +96,7 @@ class Training:
     def identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
         """What decides the weights: the backbone, and each stage's method, problems and the settings it reads."""
         config = self.config(preset, seed)
-        stages = [one._own_identity(preset, seed, sources) for one in self.stages]
+        stages = [stage._own_identity(preset, seed, sources) for stage in self.stages]
         return {"format": FORMAT, "backbone": sources.fingerprint(config), "stages": stages}
 
     def _own_identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
@@ -160,34 +160,36 @@ class Sources:
         """The engine of a decoding: interventions and methods with an engine of their own have the native one."""
         return NATIVE if decoding.intervention or decoding.method not in ON_ANY_ENGINE else self.engine
 
-    def problems(self, asked: Questions) -> list[Problem]:
+    def problems(self, questions: Questions) -> list[Problem]:
         """The problems that are asked, in their order."""
-        path = self.path(asked.task, asked.split)
-        return load_problems(asked.task, asked.split, path=path, count=asked.count, seed=asked.seed)
+        path = self.path(questions.task, questions.split)
+        return load_problems(questions.task, questions.split, path=path, count=questions.count, seed=questions.seed)
 
     def path(self, task: str, split: str) -> str | None:
         """Where a split is read from; None for the Hub or a generator."""
-        place = self.data.get(task)
-        return f"{place}/{split}.jsonl" if place is not None and task == "jsonl" else place
+        location = self.data.get(task)
+        return f"{location}/{split}.jsonl" if location is not None and task == "jsonl" else location
 
     def placed(self, config: Config) -> list[str]:
         """Overrides that say where the files are of what a config trains on, watches and reports."""
-        found = []
+        overrides = []
         if path := self.path(config.data.task, config.data.split):
-            found.append(f"data.path={path}")
+            overrides.append(f"data.path={path}")
             if config.data.development is not None:
                 task = config.data.development.task or config.data.task
-                found.append(f"data.development.path={self.path(task, config.data.development.split)}")
+                overrides.append(f"data.development.path={self.path(task, config.data.development.split)}")
         if path := self.path(config.evaluation.task, config.evaluation.split):
-            found.append(f"evaluation.path={path}")
-        return found
+            overrides.append(f"evaluation.path={path}")
+        return overrides
 
-    def digest(self, asked: Questions) -> str:
+    def digest(self, questions: Questions) -> str:
         """The hash of the problems that are asked: of what a model reads, and what is right."""
-        if asked not in self.digests:
-            problems = self.problems(asked)
-            self.digests[asked] = digest((one.id, one.prompt, one.answer, one.instruction) for one in problems)
-        return self.digests[asked]
+        if questions not in self.digests:
+            problems = self.problems(questions)
+            self.digests[questions] = digest(
+                (problem.id, problem.prompt, problem.answer, problem.instruction) for problem in problems
+            )
+        return self.digests[questions]
 
     def learned(self, config: Config) -> str:
         """The hash of what the training problems of a config say, without those that it leaves out as held out.
@@ -197,11 +199,11 @@ class Sources:
         """
         training = config.training_set
         drops = config.data.on_overlap == "drop"
-        sets = [one for one in config.held_out_sets if drops or one.set_aside is not None]
+        sets = [each for each in config.held_out_sets if drops or each.set_aside is not None]
         key = (training, *sets)
         if key not in self.digests:
             problems = without_any(training.load(), read_held_out(sets))
-            self.digests[key] = digest(one.content() for one in problems)
+            self.digests[key] = digest(each.content() for each in problems)
         return self.digests[key]
 
     def dtype(self, config: Config) -> str:
@@ -267,10 +269,10 @@ def name_of(identity: dict[str, Any]) -> str:
 
 def digest(problems: Iterable[tuple[object, ...]]) -> str:
     """A hash of what problems say, in their order."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for content in problems:
-        found.update(json.dumps(content, ensure_ascii=False).encode())
-    return found.hexdigest()[:16]
+        hashed.update(json.dumps(content, ensure_ascii=False).encode())
+    return hashed.hexdigest()[:16]
 
 
 def as_first_named(settings: Any, dropped: Sequence[str]) -> Any:
@@ -297,10 +299,12 @@ def sources_in(folder: Path | None) -> Sources:
 def is_at_hand(cell: Cell, sources: Sources) -> bool:
     """Whether a cell's name can be told without a network: its backbone and all its problems are on this machine."""
     config = cell.training.config(cell.preset, cell.seed)
-    place = fetched_folder(config.backbone.id) if config.backbone.id in FETCHABLE else Path(config.backbone.id)
-    asked = {(cell.questions.task, cell.questions.split)}
-    asked |= {(one.task, one.split) for one in (stage.config(cell.preset, 0).data for stage in cell.training.stages)}
-    return (config.backbone.id == MINI or place.exists()) and all(
+    backbone = fetched_folder(config.backbone.id) if config.backbone.id in FETCHABLE else Path(config.backbone.id)
+    splits = {(cell.questions.task, cell.questions.split)}
+    splits |= {
+        (data.task, data.split) for data in (stage.config(cell.preset, 0).data for stage in cell.training.stages)
+    }
+    return (config.backbone.id == MINI or backbone.exists()) and all(
         isinstance(find_task(task), Generated) or Path(sources.path(task, split) or "nowhere").exists()
-        for task, split in asked
+        for task, split in splits
     )

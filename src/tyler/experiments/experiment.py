@@ -46,8 +46,8 @@ def markdown(table: Table, note: Sequence[str]) -> str:
 def latex(table: Table, note: Sequence[str]) -> str:
     """A `table` environment that needs the package booktabs; the note is a comment above it."""
     body = []
-    for place, row in enumerate(table.rows):
-        body += [r"  \midrule"] * (place in table.ruled)
+    for index, row in enumerate(table.rows):
+        body += [r"  \midrule"] * (index in table.ruled)
         body.append(f"  {' & '.join(map(escaped, row))} \\\\")
     return "\n".join(
         [
@@ -101,7 +101,7 @@ class Entry:
     questions: Questions | None = None
 
     @property
-    def asked(self) -> Questions:
+    def evaluated(self) -> Questions:
         """What its answers are to."""
         return self.questions or self.cells[0].questions
 
@@ -114,13 +114,13 @@ class Measured:
     records: Mapping[int, tuple[str, Record]]
 
     @property
-    def found(self) -> list[Record]:
+    def all_records(self) -> list[Record]:
         return [record for _, record in self.records.values()]
 
     @property
     def answered(self) -> list[Record]:
         """The records that tell who is right."""
-        return [record for record in self.found if "outcomes" in record]
+        return [record for record in self.all_records if "outcomes" in record]
 
     def shares(self) -> list[float]:
         """Each problem's share of right answers over the seeds. Raises ValueError for records of other problems."""
@@ -147,7 +147,7 @@ class Measured:
         entry: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
         entry |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
         if not self.answered:
-            return entry | ({"n": self.entry.asked.count} if self.records else {})
+            return entry | ({"n": self.entry.evaluated.count} if self.records else {})
         low, high = clustered(self.shares(), len(self.answered))
         return entry | {
             "k": [sum(self.right(record)) for record in self.answered],
@@ -166,7 +166,7 @@ class Measured:
         of decoding and training, None where a record does not have them."""
         if self.entry.records:
             kept: dict[str, list[Any]] = {
-                key: [one.get(key) for one in self.answered] for key in ("decoding_seconds", "training_seconds")
+                key: [record.get(key) for record in self.answered] for key in ("decoding_seconds", "training_seconds")
             }
             return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
         timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
@@ -214,19 +214,19 @@ def entries_of(
     counts, seeds = {LATENCY: scale.timed, LATENTS: scale.seen}, scale.seeds[:1] if measure == LATENCY else scale.seeds
     entries = []
     for (row, how), column in product(rows.items(), columns or scale.tasks):
-        asked = scale.tasks[column]
-        asked = replace(asked, count=counts.get(measure, asked.count))
-        entries.append(Entry(group, row, column, seeded(Cell(row, preset, *how, asked, 0, measure), seeds)))
+        questions = scale.tasks[column]
+        questions = replace(questions, count=counts.get(measure, questions.count))
+        entries.append(Entry(group, row, column, seeded(Cell(row, preset, *how, questions, 0, measure), seeds)))
     return entries
 
 
 def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str, Any] | None:
     """One entry of a results.json; None where it is not there or has no record yet."""
     key = (group, row, column)
-    found = (one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key)
-    return next((one for one in found if one["seeds"]), None)
+    entries = (entry for entry in results["entries"] if (entry["group"], entry["row"], entry["column"]) == key)
+    return next((entry for entry in entries if entry["seeds"]), None)
 
 
 def in_order(results: Results, key: str) -> list[str]:
     """The groups, rows or columns of a results.json, as they come."""
-    return list(dict.fromkeys(one[key] for one in results["entries"]))
+    return list(dict.fromkeys(entry[key] for entry in results["entries"]))

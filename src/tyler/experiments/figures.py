@@ -30,7 +30,7 @@ def styled() -> AbstractContextManager[None]:
 def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each of a size in inches, row by row. One above the other they fit a column."""
     figure, axes = pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
-    return figure, [one for row in axes for one in row]
+    return figure, [panel for row in axes for panel in row]
 
 
 def bar(axes: Axes, x: float, y: float, ends: Sequence[float], color: str) -> None:
@@ -65,40 +65,40 @@ def draw(entries: Sequence[Entry], groups: Mapping[str, Iterable[str]], dotted: 
     """A row that has not answered a column has a gap there; the share of `dotted` goes through a panel as a line."""
     rows = {entry["row"] for entry in entries}
     shown = [(group, row) for group, names in groups.items() for row in names if row in rows]
-    places, place = {}, 0.0
+    heights, height = {}, 0.0
     for (group, row), before in zip(shown, [None, *shown], strict=False):
-        place += 1.0 if before is None or before[0] == group else 2.2
-        places[row] = place
+        height += 1.0 if before is None or before[0] == group else 2.2
+        heights[row] = height
     columns = list(dict.fromkeys(entry["column"] for entry in entries))
-    size = (10, 0.21 * place + 1)
+    size = (10, 0.21 * height + 1)
     figure, (panels,) = pyplot.subplots(1, len(columns), sharey=True, figsize=size, layout="constrained", squeeze=False)
     colours = {row: COLOURS[list(groups).index(group)] for group, row in shown}
     for axes, column in zip(panels, columns, strict=True):
-        draw_panel(axes, [one for one in entries if one["column"] == column], places, colours, dotted)
+        draw_panel(axes, [entry for entry in entries if entry["column"] == column], heights, colours, dotted)
         axes.set_xlabel(f"{column}: % right")
     axes = panels[0]
-    labels = [f"{short(row)} (dotted)" if row == dotted else short(row) for row in places]
-    axes.set_yticks(list(places.values()), labels, fontsize=8)
-    axes.set_ylim(place + 1, -0.4)
+    labels = [f"{short(row)} (dotted)" if row == dotted else short(row) for row in heights]
+    axes.set_yticks(list(heights.values()), labels, fontsize=8)
+    axes.set_ylim(height + 1, -0.4)
     for group in dict(shown):
-        first = min(places[row] for one, row in shown if one == group)
+        first = min(heights[row] for own, row in shown if own == group)
         colour = COLOURS[list(groups).index(group)]
         axes.text(0.01, first - 1, group, transform=axes.get_yaxis_transform(), fontsize=8, color=colour, va="center")
     return figure
 
 
 def draw_panel(
-    axes: Axes, entries: Sequence[Entry], places: Mapping[str, float], colours: Mapping[str, str], dotted: str
+    axes: Axes, entries: Sequence[Entry], heights: Mapping[str, float], colours: Mapping[str, str], dotted: str
 ) -> None:
     """One column's rows."""
     for entry in entries:
-        if (place := places.get(entry["row"])) is None:
+        if (height := heights.get(entry["row"])) is None:
             continue
         colour, seeds = colours[entry["row"]], [100 * k / entry["n"] for k in entry["k"]]
         ends = [entry["low"], entry["high"]]
-        axes.plot(ends, [place] * 2, color=colour, linewidth=4, alpha=0.3, solid_capstyle="butt")
-        axes.plot(seeds, [place] * len(seeds), "|", color=colour, markersize=6)
-        axes.plot(sum(seeds) / len(seeds), place, "o", color=colour, markersize=4)
+        axes.plot(ends, [height] * 2, color=colour, linewidth=4, alpha=0.3, solid_capstyle="butt")
+        axes.plot(seeds, [height] * len(seeds), "|", color=colour, markersize=6)
+        axes.plot(sum(seeds) / len(seeds), height, "o", color=colour, markersize=4)
         if entry["row"] == dotted:
             axes.axvline(sum(seeds) / len(seeds), color=COLOURS[0], linestyle=":", linewidth=1)
     axes.grid(axis="x", alpha=0.25)

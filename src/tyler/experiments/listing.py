@@ -56,18 +56,22 @@ def show_cells(reproduction: Reproduction, device_name: str) -> None:
 
 def described(cell: Cell, name: str) -> tuple[str, ...]:
     """A row of the listing."""
-    asked = cell.questions
+    questions = cell.questions
     what = cell.row if cell.measure == "accuracy" else f"{cell.row}: {cell.measure}"
     seed = "" if cell == cell.unseeded and cell.seed == 0 else str(cell.seed)
-    return name or "not here", what, f"{asked.task} {asked.split}", seed, f"{number_of(asked):,}"
+    return name or "not here", what, f"{questions.task} {questions.split}", seed, f"{number_of(questions):,}"
 
 
-def number_of(asked: Questions) -> int:
+def number_of(questions: Questions) -> int:
     """How many problems are asked, without reading them."""
-    task = find_task(asked.task)
-    if asked.count is not None:
-        return asked.count
-    return SPLITS[asked.split].count if isinstance(task, Generated) else task.sources[asked.split].num_rows or FALLBACK
+    task = find_task(questions.task)
+    if questions.count is not None:
+        return questions.count
+    return (
+        SPLITS[questions.split].count
+        if isinstance(task, Generated)
+        else task.sources[questions.split].num_rows or FALLBACK
+    )
 
 
 def examples_of(training: Training, preset: str, seed: int) -> int:
@@ -117,7 +121,9 @@ def sources_of(reproduction: Reproduction, entry: Entry, known: Mapping[str, Rec
     lines = []
     for cell in entry.cells:
         name = name_of(cell.unseeded.identity(reproduction.sources))
-        how = " <- ".join(f"{one.method} {' '.join(one.overrides)}".strip() for one in reversed(cell.training.stages))
+        how = " <- ".join(
+            f"{stage.method} {' '.join(stage.overrides)}".strip() for stage in reversed(cell.training.stages)
+        )
         if name in known:
             measured = Measured(entry, {cell.seed: (name, known[name])}).counted()
             state = f"{counts_of(measured)}, {known[name].get('source', f'{name}.json')}"

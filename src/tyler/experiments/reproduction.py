@@ -51,7 +51,7 @@ class Reproduction:
         once: dict[Cell, Cell] = {}
         for cell in (cell for entry in entries for cell in entry.cells):
             once.setdefault(replace(cell, row=""), cell)
-        order = {seed: place for place, seed in enumerate(self.scale.seeds)}
+        order = {seed: index for index, seed in enumerate(self.scale.seeds)}
         return sorted(once.values(), key=lambda cell: order.get(cell.seed, -1))
 
     def known(self) -> Mapping[str, Record]:
@@ -83,7 +83,7 @@ class Reproduction:
         """The content of an experiment's results.json."""
         experiment = declared.find(name)
         measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
-        missing = sum(max(0, len(one.entry.cells) - len(one.records)) for one in measured)
+        missing = sum(max(0, len(each.entry.cells) - len(each.records)) for each in measured)
         seeds = " ".join(map(str, self.scale.seeds))
         return {
             "format": FORMAT,
@@ -93,7 +93,7 @@ class Reproduction:
             "scale": self.scale.name,
             "seeds": list(self.scale.seeds),
             "missing": missing,
-            "entries": [one.counted() for one in measured],
+            "entries": [each.counted() for each in measured],
             **experiment.findings(measured),
         }
 
@@ -108,7 +108,7 @@ class Reproduction:
 def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]) -> dict[int, tuple[str, Record]]:
     """The records of an entry's row, task and split by their seeds, from folders of these names; later ones count."""
     measure = entry.cells[0].measure if entry.cells else ACCURACY
-    wanted = (entry.row, entry.asked.task, entry.asked.split, measure)
+    wanted = (entry.row, entry.evaluated.task, entry.evaluated.split, measure)
     matching: dict[int, tuple[str, Record]] = {}
     for name, record in known.items():
         label = (

@@ -69,7 +69,7 @@ class Scale:
         return self.backbones[self.studied]
 
 
-def mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
+def mini_domains(questions: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
     """The order of the paper: code, science, mathematics, theorems; with overrides of every training on them."""
     families = {"science": ("science",), "mathematics": ("arithmetic", "algebra"), "theorems": ("theorems",)}
     return tuple(
@@ -77,7 +77,7 @@ def mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, .
             title,
             (f"data.split=train-{name}", f"data.count={count}", *shorter),
             name,
-            asked,
+            questions,
             families.get(name, (name,)),
         )
         for title, name in (("code", "programs"), *((name, name) for name in families))
@@ -122,10 +122,10 @@ GPQA = Questions("gpqa", "test", None, 2048)
 THEOREMQA = Questions("theoremqa", "test", None, 2048)
 
 
-def _own_traces(title: str, column: str, asked: Questions) -> Domain:
+def _own_traces(title: str, column: str, questions: Questions) -> Domain:
     """A domain whose training traces no benchmark publishes: they are in TITLE.jsonl, in the folder of the data."""
     learned = ("data.task=jsonl", f"data.split={title}", "data.path=given", "data.count=null")
-    return Domain(title, learned, column, asked)
+    return Domain(title, learned, column, questions)
 
 
 PAPER = Scale(

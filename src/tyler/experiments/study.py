@@ -75,51 +75,51 @@ class Study:
 
     def findings(self, measured: Sequence[Measured]) -> dict[str, Any]:
         """Every declared comparison of which both sides have records, and how far latents differ."""
-        answered = {(one.entry.row, one.entry.column): one for one in measured if one.answered}
-        columns = dict.fromkeys(one.entry.column for one in measured if one.answered)
+        answered = {(each.entry.row, each.entry.column): each for each in measured if each.answered}
+        columns = dict.fromkeys(each.entry.column for each in measured if each.answered)
         pairs = [
-            compared(one, column, answered[one.first, column], answered[one.second, column])
+            compared(each, column, answered[each.first, column], answered[each.second, column])
             for column in columns
-            for one in self.comparisons
-            if {(one.first, column), (one.second, column)} <= answered.keys()
+            for each in self.comparisons
+            if {(each.first, column), (each.second, column)} <= answered.keys()
         ]
         for column in columns:
             family = [pair for pair in pairs if pair["column"] == column]
             for pair, adjusted in zip(family, holm([pair["p"] for pair in family]), strict=True):
                 pair |= {"holm": round(adjusted, 6), "family": len(family)}
         spread = [
-            {"row": one.entry.row, "operator": operator, **numbers}
-            for one in measured
-            for record in one.found
+            {"row": each.entry.row, "operator": operator, **numbers}
+            for each in measured
+            for record in each.all_records
             for operator, numbers in record.get("spread", {}).items()
         ]
         return {"comparisons": pairs, "spread": spread}
 
     def tables(self, results: Results) -> list[Table]:
         """For each column its rows and its comparisons; then how far latents differ."""
-        made: list[Table] = []
+        every: list[Table] = []
         for column in in_order(results, "column"):
             name = f"{self.records}-{slug(column)}"
-            if rows := [row_of(one) for one in results["entries"] if one["column"] == column and "k" in one]:
-                made.append(Table(name, f"{self.title}: {column}", HEADER, tuple(rows)))
-            if pairs := [pair_row(one) for one in results["comparisons"] if one["column"] == column]:
+            if rows := [row_of(entry) for entry in results["entries"] if entry["column"] == column and "k" in entry]:
+                every.append(Table(name, f"{self.title}: {column}", HEADER, tuple(rows)))
+            if pairs := [pair_row(entry) for entry in results["comparisons"] if entry["column"] == column]:
                 caption = f"{column}, problem by problem: {len(pairs)} comparisons"
-                made.append(Table(f"{name}-comparisons", caption, PAIRED, tuple(pairs)))
-        return [*made, spread_table(self.records, results["spread"])] if results["spread"] else made
+                every.append(Table(f"{name}-comparisons", caption, PAIRED, tuple(pairs)))
+        return [*every, spread_table(self.records, results["spread"])] if results["spread"] else every
 
     def figures(self, results: Results) -> dict[str, Figure]:
         """Every row's share of right answers, one panel for each column."""
         from tyler.experiments.figures import draw
 
-        entries = [one for one in results["entries"] if "k" in one]
+        entries = [entry for entry in results["entries"] if "k" in entry]
         return {self.records: draw(entries, self.groups, self.dotted)} if entries else {}
 
 
 def cells_of(
-    preset: str, rows: Rows, asked: Iterable[Questions], seeds: Sequence[int], measure: str = ACCURACY
+    preset: str, rows: Rows, columns: Iterable[Questions], seeds: Sequence[int], measure: str = ACCURACY
 ) -> list[Cell]:
     """Every row on all that is asked, seed by seed."""
-    every = product(seeds, rows.items(), list(asked))
+    every = product(seeds, rows.items(), list(columns))
     return [Cell(row, preset, *how, questions, seed, measure) for seed, (row, how), questions in every]
 
 
@@ -153,20 +153,20 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
     Raises ValueError where the two answered different problems.
     """
     pairs = [
-        (one, other)
-        for (seed, (_, one)), (other_seed, (_, other)) in product(first.records.items(), second.records.items())
+        (own, other)
+        for (seed, (_, own)), (other_seed, (_, other)) in product(first.records.items(), second.records.items())
         if seed == other_seed or 0 in (seed, other_seed)
     ]
-    if any(one["ids"] != other["ids"] for one, other in pairs):
+    if any(own["ids"] != other["ids"] for own, other in pairs):
         raise ValueError(f"{first.entry.row} and {second.entry.row} answered different problems")
-    ours, theirs = (first.right(one) for one, _ in pairs), (second.right(other) for _, other in pairs)
+    ours, theirs = (first.right(own) for own, _ in pairs), (second.right(other) for _, other in pairs)
     left, right = ([fmean(problem) for problem in zip(*side, strict=True)] for side in (ours, theirs))
     return left, right
 
 
 def answered_at(first: Measured, second: Measured) -> str:
     """When the first answers of both were there."""
-    return max(min(str(record["environment"]["time"]) for record in one.found) for one in (first, second))
+    return max(min(str(record["environment"]["time"]) for record in each.all_records) for each in (first, second))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -221,8 +221,10 @@ def spread_table(records: str, spread: Sequence[Mapping[str, Any]]) -> Table:
     """How far each model's latents differ from problem to problem."""
     header = ("row", "operator", "answers", "scale", "scale of the mean", "around it", "share")
     rows = []
-    for one in spread:
-        scales = (one["scale"], one["scale_of_mean"], one["scale"] * one["around_mean"] ** 0.5)
-        share = f"{100 * one['around_mean']:.2f}%"
-        rows.append((one["row"], one["operator"], str(one["calls"]), *(f"{scale:.3f}" for scale in scales), share))
+    for finding in spread:
+        scales = (finding["scale"], finding["scale_of_mean"], finding["scale"] * finding["around_mean"] ** 0.5)
+        share = f"{100 * finding['around_mean']:.2f}%"
+        rows.append(
+            (finding["row"], finding["operator"], str(finding["calls"]), *(f"{scale:.3f}" for scale in scales), share)
+        )
     return Table(f"{records}-latents", "Latents of the first call in every answer", header, tuple(rows))

@@ -134,17 +134,17 @@ def read_block(
         placed = replacements(model, trajectory, index, blocks_of(others), source)
     gap = Gap(model, trajectory, index, turn)
     truth, *answers = gap.filled([trajectory.latents[index], *placed.values()])
-    found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
-    other, own = found.get("other problem"), distinctive(truth.tokens, others)
+    rescored, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
+    other, own = rescored.get("other problem"), distinctive(truth.tokens, others)
     return Reading(
         operator=call.operator,
         position=call.position,
         num_latents=call.num_latents,
-        effects={name: effect(truth, one, boxed) for name, one in found.items()},
+        effects={name: effect(truth, each, boxed) for name, each in rescored.items()},
         readouts=readouts(model, trajectory.latents[index], truth, other),
         readable=readable(truth, own),
         readable_other=None if other is None else readable(other, own),
-        carried=carried(gap, truth, found["noise"], others),
+        carried=carried(gap, truth, rescored["noise"], others),
         enough=enough(gap, truth, trajectory.latents[index]),
         enough_other=enough(gap, truth, placed["other problem"]) if other is not None else None,
     )
@@ -163,11 +163,11 @@ def read_together(
         exchanged(latents, elsewhere.get(call.operator, ()), source)
         for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True)
     ]
-    names = [name for name in REPLACEMENTS if all(name in one for one in each)]
-    changed = [replace(trajectory, latents=[one[name] for one in each]) for name in names]
-    truth, *found = rescore(model, [(one, 0) for one in (trajectory, *changed)])
+    names = [name for name in REPLACEMENTS if all(name in replaced for replaced in each)]
+    changed = [replace(trajectory, latents=[replaced[name] for replaced in each]) for name in names]
+    truth, *rescored = rescore(model, [(replaced, 0) for replaced in (trajectory, *changed)])
     boxed = boxed_actions(model, trajectory)
-    effects = {name: effect(truth, one, boxed) for name, one in zip(names, found, strict=True)}
+    effects = {name: effect(truth, replaced, boxed) for name, replaced in zip(names, rescored, strict=True)}
     return Reading(TOGETHER, trajectory.invocations[0].position, trajectory.num_latents, effects)
 
 
@@ -182,11 +182,11 @@ def readouts(
     near = torch.nn.functional.normalize(latents.float().to(table.device), dim=-1) @ table.t()
     return tuple(
         Readout(
-            likeliest=top(model, truth.at_block[place].exp()),
-            nearest=top(model, near[place]),
-            control=() if other is None else top(model, other.at_block[place].exp()),
+            likeliest=top(model, truth.at_block[index].exp()),
+            nearest=top(model, near[index]),
+            control=() if other is None else top(model, other.at_block[index].exp()),
         )
-        for place in range(len(latents))
+        for index in range(len(latents))
     )
 
 
@@ -194,7 +194,9 @@ def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:
     """The tokens of the highest scores, as text."""
     values, ids = scores.topk(min(NUM_TOP, len(scores)))
     decode = model.backbone.tokenizer.decode
-    return tuple((str(decode([one])), float(value)) for one, value in zip(ids.tolist(), values.tolist(), strict=True))
+    return tuple(
+        (str(decode([token])), float(value)) for token, value in zip(ids.tolist(), values.tolist(), strict=True)
+    )
 
 
 def readable(shown: Rescored, own: Tensor) -> float:
@@ -214,17 +216,17 @@ def distinctive(tokens: Tensor, others: Sequence[Trajectory]) -> Tensor:
 
 def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effect:
     """How far another distribution over the same tokens is from the true one. `boxed` are the answer's actions."""
-    if not truth.places:
+    if not truth.actions:
         return Effect(0.0, 0.0, 0.0, None, None)
     divergence = (truth.logprobs.exp() * (truth.logprobs - other.logprobs)).sum(dim=-1).mean()
-    own, found = (one.logprobs.gather(1, truth.tokens[:, None])[:, 0] for one in (truth, other))
+    own, theirs = (each.logprobs.gather(1, truth.tokens[:, None])[:, 0] for each in (truth, other))
     flips = truth.logprobs.argmax(dim=-1) != other.logprobs.argmax(dim=-1)
-    rows = [row for row, place in enumerate(truth.places) if place in boxed]
+    rows = [row for row, action in enumerate(truth.actions) if action in boxed]
     return Effect(
         divergence=float(divergence),
-        loss=float((own - found).sum()),
+        loss=float((own - theirs).sum()),
         flipped=float(flips.float().mean()),
-        answer_loss=float((own - found)[rows].sum()) if rows else None,
+        answer_loss=float((own - theirs)[rows].sum()) if rows else None,
         answer_flipped=bool(flips[rows].any()) if rows else None,
     )
 
@@ -232,8 +234,8 @@ def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effec
 def enough(gap: Gap, truth: Rescored, latents: Float[Tensor, "latents dim"]) -> int | None:
     """The fewest of some latents in a block's place with which every token after stays the likeliest; None if none."""
     parts = [latents[:count] for count in range(len(latents) + 1)]
-    for count, found in enumerate(gap.filled(parts)):
-        if effect(truth, found).flipped == 0:
+    for count, rescored in enumerate(gap.filled(parts)):
+        if effect(truth, rescored).flipped == 0:
             return count
     return None
 
@@ -248,9 +250,9 @@ def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Traject
     m(A, z_B) - m(A) is `moved`, and m(B) - m(A) is `whole`. None where no other answer has another number in its box
     and a block of this operator in front of it.
     """
-    places = ((donor, places_of(gap, donor)) for donor in others)
-    donors = list(islice(((donor, found) for donor, found in places if found), NUM_DONORS))
-    moves = [_moves(gap, truth, noise, donor, *found) for donor, found in donors]
+    candidates = ((donor, places_of(gap, donor)) for donor in others)
+    donors = list(islice(((donor, indices) for donor, indices in candidates if indices), NUM_DONORS))
+    moves = [_moves(gap, truth, noise, donor, *indices) for donor, indices in donors]
     if not moves:
         return None
     moved, by_noise, whole = (sum(values) for values in zip(*moves, strict=True))

@@ -77,8 +77,8 @@ class Curve:
     @property
     def operator(self) -> str | None:
         """Whose invocations it counts."""
-        found = re.fullmatch(rf"\w+/{CALLS}", self.key)
-        return found[1] if found else None
+        match = re.fullmatch(rf"\w+/{CALLS}", self.key)
+        return match[1] if match else None
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def series(metrics: Metrics, key: str) -> tuple[list[int], list[float]]:
 def panels(metrics: Metrics, budget: int | None = None) -> list[Panel]:
     """The panels that a run's metrics fill; curves that were not logged are left out."""
     logged = list(dict.fromkeys(key for entry in metrics for key, value in entry.items() if value is not None))
-    found = []
+    filled = []
     for title, unit, keys, high in PANELS:
         if curves := tuple(Curve(key) for key in logged if re.fullmatch(keys, key)):
-            found.append(Panel(title, unit, curves, high, budget if title.startswith("Invocations") else None))
-    return found
+            filled.append(Panel(title, unit, curves, high, budget if title.startswith("Invocations") else None))
+    return filled
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def panels(metrics: Metrics, budget: int | None = None) -> list[Panel]:
 def smoothed(values: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
     """Mean, 10th and 90th percentile of the values around each: a twentieth of all, at least 5, fewer at the ends."""
     reach = max(2, len(values) // 40)
-    windows = [values[max(0, place - reach) : place + reach + 1] for place in range(len(values))]
+    windows = [values[max(0, index - reach) : index + reach + 1] for index in range(len(values))]
     low, high = zip(*(np.quantile(window, (0.1, 0.9)) for window in windows), strict=True)
     return [float(np.mean(window)) for window in windows], list(map(float, low)), list(map(float, high))
 
@@ -146,10 +146,10 @@ def _draw(axes: Axes, panel: Panel, runs: Mapping[str, Metrics]) -> None:
     """The curves of a panel, those of each run in turn."""
     several = len(runs) > 1
     curves = panel.curves[:1] if several else panel.curves
-    for place, (run, metrics) in enumerate(runs.items()):
+    for nth_run, (run, metrics) in enumerate(runs.items()):
         for nth, curve in enumerate(curves):
-            colour = SERIES[place % len(SERIES)] if several else colour_of(curve.operator) if curve.operator else INK
-            _plot(axes, series(metrics, curve.key), curve, run if several else curve.label, colour, place + nth)
+            colour = SERIES[nth_run % len(SERIES)] if several else colour_of(curve.operator) if curve.operator else INK
+            _plot(axes, series(metrics, curve.key), curve, run if several else curve.label, colour, nth_run + nth)
     if panel.budget is not None:
         axes.axhline(panel.budget, color=INK, linestyle=(0, (1, 2)), linewidth=1, label=f"budget {panel.budget}")
     _set_limits(axes, panel)

@@ -68,7 +68,7 @@ def shuffled(model: Tyler, blocks: Blocks) -> Heads:
 def noise(model: Tyler, blocks: Blocks) -> Heads:
     """Normal vectors with the norm of the latents they stand for, one block for each that was seen."""
     source = torch.Generator().manual_seed(0)
-    return shuffled(model, {name: [noise_like(one, source) for one in latents] for name, latents in blocks.items()})
+    return shuffled(model, {name: [noise_like(block, source) for block in latents] for name, latents in blocks.items()})
 
 
 def noise_like(latents: Float[Tensor, "latents dim"], source: torch.Generator) -> Float[Tensor, "latents dim"]:
@@ -120,11 +120,11 @@ def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memor
 
 def blocks_of(answers: Sequence[Trajectory]) -> Blocks:
     """All latents of some answers."""
-    found: Blocks = {}
+    blocks: Blocks = {}
     for answer in answers:
         for call, latents in zip(answer.invocations, answer.latents, strict=True):
-            found.setdefault(call.operator, []).append(latents)
-    return found
+            blocks.setdefault(call.operator, []).append(latents)
+    return blocks
 
 
 REPLACEMENTS = ("zeros", "means", "noise", "other problem", "other operator", "untrained", "no block")
@@ -141,13 +141,13 @@ def replacements(
     operator, another operator where there is but one.
     """
     operator, latents = trajectory.invocations[index].operator, trajectory.latents[index]
-    found = exchanged(latents, others.get(operator, ()), source)
+    every = exchanged(latents, others.get(operator, ()), source)
     context = before(model, trajectory, index)
     if second := next_operator(model, operator):
-        found["other operator"] = synthesized(model.synthesizer.decoder, model.heads[second], context)
+        every["other operator"] = synthesized(model.synthesizer.decoder, model.heads[second], context)
     head = untrained_head(model, len(latents))
-    found["untrained"] = synthesized(model.policy.reference_decoder, head, context)
-    return {name: found[name] for name in REPLACEMENTS if name in found}
+    every["untrained"] = synthesized(model.policy.reference_decoder, head, context)
+    return {name: every[name] for name in REPLACEMENTS if name in every}
 
 
 def exchanged(
@@ -156,10 +156,10 @@ def exchanged(
     """What takes the place of a block without a pass of the model. `others` are its operator's for other problems."""
     noise = noise_like(latents, source)
     drawn = int(torch.randint(max(1, len(others)), (1,), generator=source))
-    found = {"zeros": torch.zeros_like(latents), "noise": noise, "no block": latents[:0]}
+    every = {"zeros": torch.zeros_like(latents), "noise": noise, "no block": latents[:0]}
     if others:
-        found |= {"means": torch.stack(list(others)).mean(dim=0), "other problem": others[drawn]}
-    return found
+        every |= {"means": torch.stack(list(others)).mean(dim=0), "other problem": others[drawn]}
+    return every
 
 
 def before(model: Tyler, trajectory: Trajectory, index: int) -> Float[Tensor, "seq dim"]:
@@ -179,7 +179,7 @@ def synthesized(
 
 def next_operator(model: Tyler, operator: str) -> str | None:
     """The operator after this one in the model's order, the first after the last; None where it is the only one."""
-    names = [one.name for one in model.operators if one.name in model.heads]
+    names = [other.name for other in model.operators if other.name in model.heads]
     second = names[(names.index(operator) + 1) % len(names)]
     return second if second != operator else None
 

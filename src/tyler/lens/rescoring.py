@@ -32,12 +32,12 @@ class Rescored:
     """One answer under the policy, from one of its blocks on.
 
     `logprobs` are log p over V where each visible token after the block was decided, `tokens` those tokens, and
-    `places` their actions; `at_block` is log p over V at the positions of the block's latents.
+    `actions` which of the answer's they are; `at_block` is log p over V at the positions of the block's latents.
     """
 
     logprobs: Float[Tensor, "tokens vocab"]
     tokens: Tensor
-    places: tuple[int, ...]
+    actions: tuple[int, ...]
     at_block: Float[Tensor, "latents vocab"]
 
     @classmethod
@@ -45,9 +45,9 @@ class Rescored:
         """One pass over an answer; `index` names the block."""
         return rescore(model, [(trajectory, index)], turn)[0]
 
-    def of_action(self, place: int) -> Float[Tensor, " vocab"]:
+    def of_action(self, action: int) -> Float[Tensor, " vocab"]:
         """log p over V where an action after the block was decided."""
-        return self.logprobs[self.places.index(place)]
+        return self.logprobs[self.actions.index(action)]
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def num_positions(answer: Trajectory) -> int:
 
 def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Rescored:
     action, size = trajectory.invocations[index].action, len(trajectory.latents[index])
-    behind = tuple(place for place in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[place])
+    behind = tuple(later for later in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[later])
     start = int(decided_at[action]) + 1
-    tokens = torch.tensor([trajectory.actions[place] for place in behind], device=hidden.device)
+    tokens = torch.tensor([trajectory.actions[later] for later in behind], device=hidden.device)
     states = torch.cat([hidden[decided_at[list(behind)]], hidden[start : start + size]])
     logprobs = model.policy.token_logits(states).log_softmax(dim=-1)
     return Rescored(logprobs[: len(behind)], tokens, behind, logprobs[len(behind) :])
@@ -106,12 +106,12 @@ def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:
     span = boxed_span(trajectory.text)
     if span is None:
         return ()
-    visible = [place for place, is_operator in enumerate(trajectory.is_operator) if not is_operator]
-    ids = [trajectory.actions[place] for place in visible]
+    visible = [action for action, is_operator in enumerate(trajectory.is_operator) if not is_operator]
+    ids = [trajectory.actions[action] for action in visible]
     decode = model.backbone.tokenizer.decode
     ends = [len(str(decode(ids[: count + 1], skip_special_tokens=True))) for count in range(len(ids))]
     spans = zip(visible, [0, *ends], ends, strict=False)
-    return tuple(place for place, begin, end in spans if begin < span[1] and end > span[0])
+    return tuple(action for action, begin, end in spans if begin < span[1] and end > span[0])
 
 
 INTERVENTIONS = {"zeros": "zeros", "means": "means", "noise": "noise", "other problem": "shuffled"}
@@ -141,29 +141,34 @@ def kept_answers(
     does not invoke, they are of all.
     """
     boxes = [boxed_answer(answer.text) for answer in answers]
-    asked = [place for place, box in enumerate(boxes) if box is not None]
+    boxed = [index for index, box in enumerate(boxes) if box is not None]
 
-    def kept(changed: Tyler, places: Sequence[int], routed: Router | None) -> dict[int, float]:
-        found = changed.solve(
-            [problems[place] for place in places], router=routed, max_new_tokens=max_new_tokens, memory=memory
+    def kept(changed: Tyler, indices: Sequence[int], routed: Router | None) -> dict[int, float]:
+        solved = changed.solve(
+            [problems[index] for index in indices], router=routed, max_new_tokens=max_new_tokens, memory=memory
         )
-        return {place: float(boxed_answer(one.text) == boxes[place]) for place, one in zip(places, found, strict=True)}
+        return {
+            index: float(boxed_answer(answer.text) == boxes[index])
+            for index, answer in zip(indices, solved, strict=True)
+        }
 
-    told: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     for name, intervention in INTERVENTIONS.items():
-        found: dict[int, float] = {}
+        kept_by_index: dict[int, float] = {}
         for half in (0, 1):
-            blocks = blocks_of(answers) | blocks_of([one for place, one in enumerate(answers) if place % 2 != half])
+            blocks = blocks_of(answers) | blocks_of(
+                [answer for index, answer in enumerate(answers) if index % 2 != half]
+            )
             changed = model.with_heads(NAMED[intervention](model, blocks))
-            found |= kept(changed, [place for place in asked if place % 2 == half], router)
-        told[name] = [found[place] for place in asked]
-    return told | {"no block": [*kept(model, asked, Never()).values()]}
+            kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half], router)
+        shares[name] = [kept_by_index[index] for index in boxed]
+    return shares | {"no block": [*kept(model, boxed, Never()).values()]}
 
 
 def differences(kept: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """What `DIFFERENCES` asks, answer by answer."""
     whole = {**kept, "": [1.0] * len(next(iter(kept.values())))}
     return {
-        question: [one - other for one, other in zip(whole[first], whole[second], strict=True)]
+        question: [own - other for own, other in zip(whole[first], whole[second], strict=True)]
         for question, (first, second) in DIFFERENCES.items()
     }

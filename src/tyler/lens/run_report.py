@@ -61,9 +61,9 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
 def _runs(path: Path) -> list[AnyRun]:
     if not path.is_dir():
         raise ValueError(f"there is no folder {str(path)!r}; give a run, an evaluation, or a folder that holds some")
-    if not (found := list(runs_below(path))):
+    if not (runs := list(runs_below(path))):
         raise ValueError(f"{path} holds neither a run (config.yaml, metrics.jsonl) nor an evaluation (answers.parquet)")
-    return found
+    return runs
 
 
 def named(runs: Sequence[AnyRun]) -> list[Named]:
@@ -131,10 +131,17 @@ def _end(run: TrainingRun, key: str) -> float:
 def _differing(runs: Sequence[tuple[str, TrainingRun]]) -> list[tuple[str, ...]]:
     """The settings in which runs differ, after a row of their names; empty if they do not differ."""
     flat = [flatten(run.config) for _, run in runs]
-    keys = [key for key in {key: None for one in flat for key in one} if len({_yaml(one.get(key)) for one in flat}) > 1]
+    keys = [
+        key
+        for key in {key: None for settings in flat for key in settings}
+        if len({_yaml(settings.get(key)) for settings in flat}) > 1
+    ]
     if len(runs) < 2 or not keys:
         return []
-    return [("setting", *(name for name, _ in runs)), *((key, *(_yaml(one.get(key)) for one in flat)) for key in keys)]
+    return [
+        ("setting", *(name for name, _ in runs)),
+        *((key, *(_yaml(settings.get(key)) for settings in flat)) for key in keys),
+    ]
 
 
 def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
@@ -158,7 +165,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
         "name": name,
         "anchor": _anchor(name),
         "facts": facts,
-        "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for one in drawn for curve in one.curves),
+        "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for panel in drawn for curve in panel.curves),
         "panels": [
             {
                 "title": panel.title,
@@ -192,13 +199,14 @@ def _rollouts(run: TrainingRun, folder: Path) -> dict[str, Any]:
 def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "title": f"Step {members[0]['step']}: {members[0]['problem']}",
-        "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(one['reward'] for one in members):.2f}",
+        "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(member['reward'] for member in members):.2f}",
         "badges": badges([Outcome(member["outcome"]) for member in members]),
         "members": [
             {
                 "style": style_of(Outcome(member["outcome"])),
                 "traced": as_html(
-                    member["text"], [Invocation(*call[:3], action=0, offset=call[3]) for call in member["invocations"]]
+                    member["text"],
+                    [Invocation(call[0], call[1], call[2], 0, call[3]) for call in member["invocations"]],
                 ),
                 "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
             }

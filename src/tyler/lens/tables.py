@@ -101,12 +101,12 @@ def carried_of(reading: Reading) -> str:
 def readout_rows(reading: Reading) -> Rows:
     """A row for each latent: the likeliest tokens there, those with another problem's block, the nearest embeddings."""
     rows: Rows = [("latent", "likeliest next token", "with another problem's block", "nearest embedding")]
-    for place, readout in enumerate(reading.readouts, start=1):
+    for slot, readout in enumerate(reading.readouts, start=1):
         likeliest, control, nearest = (
             scored(tokens, most)
             for tokens, most in ((readout.likeliest, 3), (readout.control, 2), (readout.nearest, 2))
         )
-        rows.append((f"z{place}", likeliest, control or NOTHING, nearest))
+        rows.append((f"z{slot}", likeliest, control or NOTHING, nearest))
     return rows
 
 

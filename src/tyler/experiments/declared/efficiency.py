@@ -73,8 +73,8 @@ def figures(results: Results) -> dict[str, Figure]:
         (seconds, visible, latents, (accuracy, *ends)), colour = values, COLOURS[row]
         upper.scatter(seconds, accuracy, s=visible + latents, color=colour, alpha=0.8, linewidths=0)
         bar(upper, seconds, accuracy, ends, colour)
-        place, below = (seconds, ends[1 - nth % 2]), nth % 2
-        upper.annotate(row, place, (0, -9 if below else 5), textcoords="offset points", ha="center", fontsize=5.5)
+        point, below = (seconds, ends[1 - nth % 2]), nth % 2
+        upper.annotate(row, point, (0, -9 if below else 5), textcoords="offset points", ha="center", fontsize=5.5)
         lower.bar(rows.index(row), visible, color=colour, alpha=0.45)
         lower.bar(rows.index(row), latents, bottom=visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
     upper.set_xlabel("seconds an answer, at batch 1")

@@ -31,8 +31,8 @@ OPERATOR = re.compile(r"[-+*/|<>^]")
 
 def steps(text: str) -> list[str]:
     """The formulas of a solution, in their order, without spaces."""
-    found = (MARKER.sub("", part) for part in SEPARATORS.split(text))
-    return ["".join(part.split()).rstrip(".,") for part in found if is_step(part)]
+    parts = (MARKER.sub("", part) for part in SEPARATORS.split(text))
+    return ["".join(part.split()).rstrip(".,") for part in parts if is_step(part)]
 
 
 def is_step(part: str) -> bool:
@@ -57,13 +57,13 @@ def kind(outcome: str, text: str, reference: str) -> str:
     return difference(steps(text), steps(reference))
 
 
-def difference(found: Sequence[str], right: Sequence[str]) -> str:
+def difference(own: Sequence[str], right: Sequence[str]) -> str:
     """What sets two sequences of steps apart first."""
-    if not found or not right or left(found[0]) != left(right[0]):
+    if not own or not right or left(own[0]) != left(right[0]):
         return "strategy"
-    if found[0] != right[0] and not NUMBER.search(left(right[0])):
+    if own[0] != right[0] and not NUMBER.search(left(right[0])):
         return "strategy"
-    for ours, theirs in zip_longest(found, right, fillvalue=""):
+    for ours, theirs in zip_longest(own, right, fillvalue=""):
         if ours != theirs:
             return "state" if ours and theirs and form(ours) == form(theirs) else "procedure"
     return "other"
@@ -84,13 +84,13 @@ def entries(scale: Scale) -> list[Entry]:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """New failures by kind, for each operator and task over all seeds that both models have."""
-    there = [one for one in measured if one.records]
-    whole = {one.entry.column: one for one in there if one.entry.row == WHOLE}
+    there = [each for each in measured if each.records]
+    whole = {each.entry.column: each for each in there if each.entry.row == WHOLE}
     return {
         "failures": [
-            {"row": one.entry.row, "column": one.entry.column, **induced(whole[one.entry.column], one)}
-            for one in there
-            if one.entry.row != WHOLE and one.entry.column in whole
+            {"row": each.entry.row, "column": each.entry.column, **induced(whole[each.entry.column], each)}
+            for each in there
+            if each.entry.row != WHOLE and each.entry.column in whole
         ]
     }
 
@@ -128,8 +128,8 @@ def kinds_of(before: Record, after: Record, broken: Sequence[int]) -> list[str]:
     """The kind of each new failure, held against the solution of a generated problem, or the answer before."""
     references = before["texts"]
     if before["task"] == "mini":
-        asked: Mapping[str, Any] = before["identity"]["questions"]
-        problems = load_problems("mini", asked["split"], count=asked["count"])
+        questions: Mapping[str, Any] = before["identity"]["questions"]
+        problems = load_problems("mini", questions["split"], count=questions["count"])
         references = [problem.solution or "" for problem in problems]
     return [kind(after["outcomes"][index], after["texts"][index], references[index]) for index in broken]
 
@@ -137,9 +137,9 @@ def kinds_of(before: Record, after: Record, broken: Sequence[int]) -> list[str]:
 def tables(results: Results) -> list[Table]:
     """One row for each operator and task."""
     rows = []
-    for one in results["failures"]:
-        counts = (one["solved"], one["failed"], one["repaired"], *one["kinds"].values())
-        rows.append((one["row"], one["column"], *map(str, counts)))
+    for finding in results["failures"]:
+        counts = (finding["solved"], finding["failed"], finding["repaired"], *finding["kinds"].values())
+        rows.append((finding["row"], finding["column"], *map(str, counts)))
     group = in_order(results, "group")[0]
     header = ("removed", "task", "solved before", "newly failed", "newly solved", *KINDS)
     return [Table("removal", f"New failures on {group} without an operator, by kind", header, tuple(rows))]
@@ -152,12 +152,12 @@ def figures(results: Results) -> dict[str, Figure]:
     columns = in_order(results, "column")
     figure, drawn = panels(len(columns))
     for axes, column in zip(drawn, columns, strict=True):
-        here = [one for one in results["failures"] if one["column"] == column]
-        for place, one in enumerate(here):
-            at = [number + 0.27 * (place - 1) for number in range(len(KINDS))]
-            counts = list(one["kinds"].values())
-            axes.bar(at, counts, width=0.25, color=COLOURS[one["row"]], label=f"without {one['row']}")
-            for x, count, (low, high) in zip(at, counts, one["intervals"].values(), strict=True):
+        here = [finding for finding in results["failures"] if finding["column"] == column]
+        for nth, finding in enumerate(here):
+            at = [number + 0.27 * (nth - 1) for number in range(len(KINDS))]
+            counts = list(finding["kinds"].values())
+            axes.bar(at, counts, width=0.25, color=COLOURS[finding["row"]], label=f"without {finding['row']}")
+            for x, count, (low, high) in zip(at, counts, finding["intervals"].values(), strict=True):
                 bar(axes, x, count, (low, high), "#333333")
                 axes.annotate(str(count), (x, high), (0, 2), textcoords="offset points", ha="center", fontsize=5)
         axes.set_xticks(range(len(KINDS)), KINDS)

@@ -80,7 +80,9 @@ def entries(scale: Scale) -> list[Entry]:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """Silhouettes of every row and seed, and the points of the first seed in one plane."""
-    blocks = {one.entry.row: {seed: blocks_of(record) for seed, (_, record) in one.records.items()} for one in measured}
+    blocks = {
+        each.entry.row: {seed: blocks_of(record) for seed, (_, record) in each.records.items()} for each in measured
+    }
     apart = [
         {"row": row, "seed": seed, **separation(vectors)}
         for row, seeds in blocks.items()
@@ -96,13 +98,13 @@ def blocks_of(record: Any) -> dict[str, Any]:
     return {name: calls for name, calls in vectors.items() if len(calls) > 1}
 
 
-def separation(found: dict[str, Any]) -> dict[str, Any]:
+def separation(by_operator: dict[str, Any]) -> dict[str, Any]:
     """The silhouette of the operators' latents, and how often dealt labels reach it."""
-    vectors = np.concatenate(list(found.values()))
-    labels = [place for place, one in enumerate(found.values()) for _ in range(len(one))]
+    vectors = np.concatenate(list(by_operator.values()))
+    labels = [label for label, calls in enumerate(by_operator.values()) for _ in range(len(calls))]
     distances = distances_of(vectors)
     return {
-        "calls": {name: len(one) for name, one in found.items()},
+        "calls": {name: len(calls) for name, calls in by_operator.items()},
         "silhouette": round(silhouette(distances, labels), 4),
         "p": round(permuted(distances, labels), 4),
     }
@@ -110,20 +112,27 @@ def separation(found: dict[str, Any]) -> dict[str, Any]:
 
 def plane(sources: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Every vector on the first two principal components of all together."""
-    named = [(row, name, one) for row, found in sources.items() for name, vectors in found.items() for one in vectors]
+    named = [
+        (row, name, vector)
+        for row, by_operator in sources.items()
+        for name, vectors in by_operator.items()
+        for vector in vectors
+    ]
     if len(named) < 3:
         return {"points": [], "variance": []}
-    places, variance = principal(np.stack([one for _, _, one in named]))
-    points = [[row, name, *at.round(4).tolist()] for (row, name, _), at in zip(named, places, strict=True)]
+    coordinates, variance = principal(np.stack([vector for _, _, vector in named]))
+    points = [[row, name, *at.round(4).tolist()] for (row, name, _), at in zip(named, coordinates, strict=True)]
     return {"points": points, "variance": [round(share, 4) for share in variance]}
 
 
 def tables(results: Results) -> list[Table]:
     """Silhouettes by row and seed."""
     rows = []
-    for one in results["separation"]:
-        calls = ", ".join(f"{name} {count}" for name, count in one["calls"].items())
-        rows.append((one["row"], str(one["seed"]), calls, f"{one['silhouette']:.3f}", f"{one['p']:.3f}"))
+    for finding in results["separation"]:
+        calls = ", ".join(f"{name} {count}" for name, count in finding["calls"].items())
+        rows.append(
+            (finding["row"], str(finding["seed"]), calls, f"{finding['silhouette']:.3f}", f"{finding['p']:.3f}")
+        )
     group = in_order(results, "group")[0]
     caption = f"How far apart the latents of operators are on {group}: mean silhouette, permutation test"
     return [Table("specialization", caption, ("latents", "seed", "calls", "silhouette", "p"), tuple(rows))]

@@ -68,7 +68,10 @@ GROUPS: dict[str, dict[str, tuple[Training, Decoding] | None]] = {
     "Stage 2: one for another": {
         **intervened({f"Stage 2, {name} for all": f"share {name}" for name in OPERATORS}),
         **intervened(
-            {f"Stage 2, {one} and {other} swapped": f"swap {one} {other}" for one, other in combinations(OPERATORS, 2)}
+            {
+                f"Stage 2, {first} and {other} swapped": f"swap {first} {other}"
+                for first, other in combinations(OPERATORS, 2)
+            }
         ),
     },
 }
