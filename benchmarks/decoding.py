@@ -7,24 +7,30 @@ built with random weights. Prompts are random tokens, decoding is greedy, no ans
 
 plain    the engine under Never; `generate`; and the matrix products of the same steps alone, which are the floor
 calls    five operator calls spread over an answer, beside the same answer without them
+dtypes   the engine in bfloat16 and float16 beside float32
+depth    what an operator call adds to a step, after 128 tokens and after 4,096, or half a context, by the clock
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from harness import Contest, Figure, Report, Timing, compete, on_processor, options, read
-from models import endless_tokenizer, shaped, untrained
+from models import Endless, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
+from tyler.engine.request import TokenEvent
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 
 PROMPT = 64
 CALLS = 5
+SHALLOW, DEEP, GAP, LATER = 128, 4096, 8, 7
+PARTS = ("plain", "calls", "dtypes", "depth")
 Tokens = list[list[int]]
 
 
@@ -34,7 +40,7 @@ def build(name: str, dtype: str) -> Tyler:
         return untrained(shaped(name, dtype))
     backbone = Backbone.load(name, dtype=dtype)
     backbone.model.generation_config.eos_token_id = None
-    return untrained(Backbone(name, backbone.model, endless_tokenizer()))
+    return untrained(Endless(name, backbone.model, backbone.tokenizer))
 
 
 def prompts(batch: int, length: int = PROMPT) -> Tokens:
@@ -45,6 +51,7 @@ def prompts(batch: int, length: int = PROMPT) -> Tokens:
 
 def decoded(model: Tyler, requests: Sequence[Request]) -> Tokens:
     answers = model.engine(slots=len(requests)).run(requests)
+    assert all(answer.finish_reason == "length" for answer in answers), "an answer ended early"
     return [[a for a, is_op in zip(one.actions, one.is_operator, strict=True) if not is_op] for one in answers]
 
 
@@ -96,22 +103,55 @@ def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing]:
     yield from compete([Contest(f"calls, batch {batch}", ways, batch * new, "tokens")], rounds)
 
 
+def dtypes(name: str, batch: int, new: int, rounds: int) -> Iterator[Timing]:
+    ways = {}
+    for dtype in ("float32", "bfloat16", "float16"):
+        model = build(name, dtype)
+        requests = [Request(one, Never(), max_new_tokens=new) for one in prompts(batch)]
+        ways[dtype] = on_processor(lambda model=model, requests=requests: decoded(model, requests))
+    yield from compete([Contest(f"dtypes, batch {batch}", ways, batch * new, "tokens")], rounds)
+
+
+def depth(model: Tyler, rounds: int) -> Iterator[Figure]:
+    """GAP tokens and a call, LATER times, then as many tokens without calls; the first call, which reads the whole
+    context, comes before."""
+    engine, stretch = model.engine(slots=1), GAP * LATER
+    router = Forced({GAP * nth: ("state",) for nth in range(1, LATER + 2)})
+    costs: dict[int, list[float]] = {context: [] for context in (SHALLOW, min(DEEP, model.backbone.max_positions // 2))}
+    for turn in range(-1, rounds):
+        for context, found in costs.items():
+            request = Request(*prompts(1, context), router, max_new_tokens=2 * (GAP + stretch) + LATER + 1)
+            events = engine.stream([request])
+            moments = [time.perf_counter() for event in events if isinstance(event, TokenEvent)]
+            first, middle, last = (moments[2 * GAP - 1 + stretch * part] for part in range(3))
+            if turn >= 0:
+                found.append((2 * middle - first - last) / LATER)
+    for context, found in costs.items():
+        yield Figure(f"a call after {context:,} tokens", "adds", 1e3 * statistics.median(found), "ms")
+    shallow, deep = map(statistics.median, costs.values())
+    yield Figure("a call", "deep to shallow", deep / shallow, "", "at most 1.5")
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--model", default="mini")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32, and 1 8 with --quick")
     parser.add_argument("--new-tokens", type=int, help="by default 300, and 40 with --quick")
-    parser.add_argument("--only", nargs="+", choices=["plain", "calls"], help="by default all")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="by default all")
     arguments = read(parser)
     report, model = Report("decoding", arguments), build(arguments.model, arguments.dtype)
     new = arguments.new_tokens or (40 if arguments.quick else 300)
-    chosen = arguments.only or ["plain", "calls"]
+    chosen = arguments.only or PARTS
     for batch in arguments.batches or ([1, 8] if arguments.quick else [1, 8, 32]):
         if "plain" in chosen:
             report.add(plain(model, batch, new, arguments.rounds))
         if "calls" in chosen:
             report.add(calls(model, batch, new, arguments.rounds))
+        if "dtypes" in chosen:
+            report.add(dtypes(arguments.model, batch, new, arguments.rounds))
+    if "depth" in chosen:
+        report.add(depth(model, arguments.rounds))
     report.publish(arguments.json)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config
+from transformers import GenerationConfig, Qwen3Config
 
 from tyler import GLOBAL, PROCEDURE, STATE, Tyler
 from tyler.modeling.architectures import MINI, located
@@ -15,11 +15,12 @@ from tyler.modeling.random_init import architecture, materialize, read_tokenizer
 from tyler.tasks.prompts import Prompt
 
 
-def endless_tokenizer() -> PreTrainedTokenizerBase:
-    """mini's tokenizer without its end: every benchmark decodes as many tokens as it asks for."""
-    tokenizer = read_tokenizer(Path(located(MINI)))
-    tokenizer.eos_token = None
-    return tokenizer
+class Endless(Backbone):
+    """A backbone whose answers no token ends: every benchmark decodes as many tokens as it asks for."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return frozenset()
 
 
 def shaped(id: str, dtype: str = "auto", device: str = "cpu") -> Backbone:
@@ -34,7 +35,7 @@ def filled(id: str, config: Qwen3Config, dtype: torch.dtype, device: torch.devic
     model = skeleton(config, dtype)
     materialize(model, device)
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
-    return Backbone(id, model, endless_tokenizer())
+    return Endless(id, model, read_tokenizer(Path(located(MINI))))
 
 
 def untrained(backbone: Backbone) -> Tyler:

@@ -3,12 +3,10 @@
     VLLM_CPU_OMP_THREADS_BIND=nobind python benchmarks/on_vllm.py [--quick] [--batches 1 8 32] [--json out.json]
 
 Needs an environment with vLLM (`make test-vllm` builds one) and, but for `--quick`, `tyler fetch smollm2`. Prompts are
-random tokens; no answer ends early. Each engine runs in a process of its own, in turn, and a figure is the median of
-the runs.
+random tokens; no answer ends early. Plain vLLM and Tyler are two processes that take turns, case by case.
 
-plain    vLLM's own class of the backbone
-without  Tyler under Never: adapters beside the weights, our decisions
-calls    Tyler with 5 calls in 300 tokens, against the same without
+batch N    Tyler under Never, with adapters beside the weights and our decisions, against vLLM's own class
+5 calls    Tyler with 5 calls in 300 tokens, 8 answers at once, against itself without
 """
 
 from __future__ import annotations
@@ -17,14 +15,15 @@ import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness import Figure, Report, options, read
+from harness import Contest, Figure, Report, Work, compete, options, read
+from models import Endless
 
 if TYPE_CHECKING:
     from tyler import Trajectory, Tyler
@@ -32,9 +31,19 @@ if TYPE_CHECKING:
 
 PROMPT, NEW, LONG, CALLS, CALLING = 64, 64, 300, 5, 8
 KV = 2**30
-KINDS = ("plain", "without", "calls")
-IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+KINDS = ("plain", "tyler")
+ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """Plain vLLM beside its caller too, as Tyler's engine has it."""
+Bytes = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is decoded at once, and with how many calls in each answer."""
+
+    batch: int
+    tokens: int
+    calls: int = 0
 
 
 def prompts(batch: int, vocabulary: int, run: int) -> list[list[int]]:
@@ -43,62 +52,48 @@ def prompts(batch: int, vocabulary: int, run: int) -> list[list[int]]:
     return [[draw.randrange(100, vocabulary) for _ in range(PROMPT)] for _ in range(batch)]
 
 
-def seconds(work: Callable[[int], object], runs: int) -> float:
-    """The median of some runs, after one that warms up."""
-    work(-1)
-    taken = []
-    for run in range(runs):
-        started = time.perf_counter()
-        work(run)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
-
-
-def of_plain(tyler: Tyler, given: argparse.Namespace, settings: dict[str, Any]) -> dict[str, float]:
-    """Tokens a second of plain vLLM by batch."""
+def plain(
+    tyler: Tyler, slots: int, settings: dict[str, Any]
+) -> tuple[Callable[[Case, int], object], Callable[[], Bytes]]:
+    """How vLLM's own class decodes a case, and the bytes of a token."""
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    folder, most = tyler.backbone.exported(), max(given.batches)
-    llm = LLM(folder, dtype="float32", max_num_seqs=most, kv_cache_memory_bytes=KV, **settings)
-    params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False)
+    settings |= {"dtype": "float32", "max_num_seqs": slots, "kv_cache_memory_bytes": KV, "skip_tokenizer_init": True}
+    llm = LLM(tyler.backbone.exported(), **settings)
 
-    def answer(run: int) -> object:
-        asked = [TokensPrompt(prompt_token_ids=ids) for ids in prompts(batch, tyler.backbone.vocab_size, run)]
+    def answer(case: Case, run: int) -> object:
+        params = SamplingParams(temperature=0, max_tokens=case.tokens, ignore_eos=True, detokenize=False)
+        asked = [TokensPrompt(prompt_token_ids=ids) for ids in prompts(case.batch, tyler.backbone.vocab_size, run)]
         return llm.generate(asked, params, use_tqdm=False)
 
-    figures = {}
-    for batch in given.batches:
-        figures[str(batch)] = batch * NEW / seconds(answer, given.rounds)
-    return figures | {"KV of a position": position_bytes(llm.llm_engine)}
+    return answer, lambda: {"KV of a token": position_bytes(llm.llm_engine)}
 
 
-def of_tyler(tyler: Tyler, given: argparse.Namespace, settings: dict[str, Any]) -> dict[str, float]:
-    """Tokens a second of Tyler by batch, or with calls and without; the bytes that a token takes, and what is fixed."""
+def ours(
+    tyler: Tyler, slots: int, settings: dict[str, Any]
+) -> tuple[Callable[[Case, int], object], Callable[[], Bytes]]:
+    """How Tyler decodes a case, and the bytes that a token of the last one took and that are fixed."""
     from tyler import Forced, Never, Request
-    from tyler.engine import request_state
     from tyler.engine.vllm.engine import VllmEngine
 
+    tyler.backbone.__class__ = Endless  # no answer ends early, as plain vLLM's
     parts = (tyler.backbone, tyler.operators, tyler.policy, tyler.synthesizer)
-    engine = VllmEngine(*parts, slots=max(*given.batches, CALLING), memory=KV, arguments=settings)
-    request_state.end_ids = lambda *_: frozenset()  # no answer ends early, as plain vLLM's
+    engine = VllmEngine(*parts, slots=slots, memory=KV, arguments=settings)
     names = [operator.name for operator in tyler.operators]
-    places = range(30, LONG, LONG // CALLS)
-    calls = Forced({at: (names[number % len(names)],) for number, at in enumerate(places)})
-    cases = [(str(batch), batch, Never(), NEW, NEW) for batch in given.batches]
-    if given.kind == "calls":
-        cases = [("none", CALLING, Never(), LONG, LONG), ("calls", CALLING, calls, LONG + len(places), LONG)]
-    figures: dict[str, float] = {}
     answers: list[Trajectory] = []
-    for name, batch, router, actions, tokens in cases:
 
-        def decode(run: int, batch: int = batch, router: Any = router, actions: int = actions) -> None:
-            asked = [Request(ids, router, max_new_tokens=actions) for ids in prompts(batch, engine.vocab_size, run)]
-            answers[:] = engine.run(asked)
+    def answer(case: Case, run: int) -> None:
+        places = range(30, case.tokens, case.tokens // case.calls) if case.calls else ()
+        router = Forced({at: (names[nth % len(names)],) for nth, at in enumerate(places)}) if places else Never()
+        most = case.tokens + case.calls
+        asked = [Request(ids, router, max_new_tokens=most) for ids in prompts(case.batch, engine.vocab_size, run)]
+        answers[:] = engine.run(asked)
+        assert all(one.num_visible == case.tokens for one in answers), "an answer ended early"
 
-        figures[name] = batch * tokens / seconds(decode, given.rounds)
-        assert all(answer.num_visible == tokens for answer in answers), "an answer ended early"
-    one = position_bytes(engine._llm)
-    return figures | {"KV of a position": one, "KV of a token": one * positions_of_a_token(answers), **fixed(engine)}
+    def held() -> Bytes:
+        return {"KV of a token": position_bytes(engine._llm) * positions_of_a_token(answers), **fixed(engine)}
+
+    return answer, held
 
 
 def position_bytes(llm: Any) -> float:
@@ -135,33 +130,68 @@ def added_bytes(model: Any) -> dict[str, float]:
     }
 
 
-def measure(given: argparse.Namespace) -> dict[str, float]:
-    """What one kind of engine does, in this process."""
+def serve(given: argparse.Namespace) -> None:
+    """Decode the cases that are named on stdin, and print the seconds of each; an empty line asks for bytes."""
     from tyler import Tyler
 
     tyler = Tyler.from_pretrained(given.model, dtype="float32")
     settings = {"enforce_eager": given.eager, "max_model_len": min(1024, tyler.backbone.max_positions)}
-    return (of_plain if given.kind == "plain" else of_tyler)(tyler, given, settings)
+    answer, held = (plain if given.kind == "plain" else ours)(tyler, max(*given.batches, CALLING), settings)
+    for run, line in enumerate(sys.stdin):
+        if not line.strip():
+            print(json.dumps(held()), flush=True)
+            continue
+        started = time.perf_counter()
+        answer(Case(*json.loads(line)), run)
+        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
 
 
-def figures(found: dict[str, dict[str, float]], batches: list[int]) -> Iterator[Figure]:
-    """What the report says: tokens a second, the price of calls, and bytes."""
-    plain, without, calls = (found[kind] for kind in KINDS)
-    for batch in map(str, batches):
-        yield Figure(f"batch {batch}", "plain", plain[batch], "tokens/s")
-        yield Figure(f"batch {batch}", "Tyler", without[batch], "tokens/s")
-        yield Figure(f"batch {batch}", "Tyler to plain", without[batch] / plain[batch], "")
-    told = f"{CALLS} calls in {LONG} tokens"
-    yield Figure(f"batch {CALLING}", f"{told} to none", calls["calls"] / calls["none"], "")
-    yield Figure("KV of a token", "plain", plain["KV of a position"], "bytes")
-    yield Figure("KV of a token", "without calls", without["KV of a token"], "bytes")
-    yield Figure("KV of a token", told, calls["KV of a token"], "bytes")
-    for name in ("adapters and operators", "table of latents"):
-        yield Figure("fixed", name, calls[name] / 2**20, "MiB")
+class Side:
+    """One kind of engine in a process of its own, which decodes when it is told to."""
+
+    def __init__(self, kind: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *sys.argv, "--kind", kind],
+            env={**os.environ, **ALONE},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def work(self, case: Case) -> Work:
+        return lambda: self.told(json.dumps([case.batch, case.tokens, case.calls]))["seconds"]
+
+    def told(self, line: str) -> Bytes:
+        """What the process answers; vLLM prints to stdout too."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(line, file=self._process.stdin, flush=True)
+        return next(json.loads(one) for one in self._process.stdout if one.startswith("{"))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def contests(sides: dict[str, Side], batches: list[int]) -> Iterator[Contest]:
+    """Both engines without calls, and Tyler with calls against Tyler without."""
+    for batch in batches:
+        ways = {kind: side.work(Case(batch, NEW)) for kind, side in sides.items()}
+        yield Contest(f"batch {batch}", ways, batch * NEW, "tokens")
+    tyler, name = sides["tyler"], f"batch {CALLING}, {LONG} tokens"
+    ways = {f"{calls} calls": tyler.work(Case(CALLING, LONG, calls)) for calls in (0, CALLS)}
+    yield Contest(name, ways, CALLING * LONG, "tokens")
+
+
+def figures(sides: dict[str, Side]) -> Iterator[Figure]:
+    """Bytes of a token, and those that are fixed."""
+    for kind, side in sides.items():
+        if kind == "tyler":  # the answers with calls, whichever came last
+            side.work(Case(CALLING, LONG, CALLS))()
+        for name, value in side.told("").items():
+            yield Figure(name, kind, value, "bytes")
 
 
 def main() -> None:
-    """Each kind in a process of its own; then the ratios."""
+    """Both engines in turn; then bytes."""
     parser = options(__doc__)
     parser.add_argument("--model", default="smollm2-tyler")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
@@ -169,21 +199,17 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
     given = read(parser)
     if given.quick:  # a rehearsal
-        given.model, given.batches, given.rounds, given.eager = "mini-tyler", [1, 8], 1, True
+        given.model, given.batches, given.eager = "mini-tyler", [1, 8], True
     if given.kind:
-        print(json.dumps(measure(given)))
+        serve(given)
         return
-    found: dict[str, Any] = {}
-    for kind in KINDS:
-        command = [sys.executable, *sys.argv, "--kind", kind]
-        told = subprocess.run(
-            command, env={**os.environ, **IN_PROCESS}, stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
-        (line,) = [line for line in told.splitlines() if line.startswith("{")]  # vLLM prints there too
-        found[kind] = json.loads(line)
+    sides = {kind: Side(kind) for kind in KINDS}
     report = Report("on_vllm", given)
-    report.add(figures(found, given.batches))
+    report.add(compete(contests(sides, given.batches), given.rounds))
+    report.add(figures(sides))
     report.publish(given.json)
+    for side in sides.values():
+        side.close()
 
 
 if __name__ == "__main__":

@@ -3,28 +3,35 @@
     OMP_NUM_THREADS=2 python scripts/pretrain_mini.py --out src/tyler/assets/mini
 
 Constants and defaults are the recipe of the shipped weights. Products run at `medium` precision for speed, so two
-machines agree in what is learned but not bit by bit.
+machines agree in what is learned but not bit by bit. The same command resumes after a kill.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import tyro
+import yaml
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from tyler.runs.atomic_files import atomic_write
+from tyler.runs.checkpoints import checkpoint_step, reading
+from tyler.runs.progress import bar
+from tyler.runs.run import CONFIG, Run
 from tyler.tasks.mini.puzzle import STYLES
 from tyler.tasks.mini.science import LETTERS
 from tyler.tasks.mini.tokenizer import CUES, build
 from tyler.tasks.mini.world import corpus
 
+MINI, RUN = Path("src/tyler/assets/mini"), Path("runs/pretrain-mini")
 IGNORED = -100
 MIXED = 3
 """A block vector is the sum of at most this many token embeddings."""
@@ -50,28 +57,24 @@ class Text:
     cue: int
 
 
-@dataclass
-class Row:
-    """One training sequence: token ids, labels, and for block positions the tokens they mix, their scale and noise."""
+class Position(NamedTuple):
+    """One position of a training sequence: its label, and the tokens whose embeddings it mixes, with their weights.
 
-    ids: list[int] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    mixed: list[tuple[int, ...]] = field(default_factory=list)
-    scale: list[float] = field(default_factory=list)
-    noise: list[float] = field(default_factory=list)
+    A block's position is foreign: it has noise of its own, and no label.
+    """
 
-    def visible(self, token: int, label: int) -> None:
-        self._append(token, label, (token,), 1.0, 0.0)
+    label: int
+    mixed: tuple[int, ...]
+    weights: tuple[float, ...]
+    noise: float = 0.0
+    foreign: bool = False
 
-    def foreign(self, tokens: tuple[int, ...], scale: float, noise: float) -> None:
-        self._append(-1, IGNORED, tokens, scale, noise)
 
-    def _append(self, token: int, label: int, mixed: tuple[int, ...], scale: float, noise: float) -> None:
-        self.ids.append(token)
-        self.labels.append(label)
-        self.mixed.append(mixed)
-        self.scale.append(scale)
-        self.noise.append(noise)
+def mixture(tokens: tuple[int, ...], scale: float = 1.0) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """MIXED tokens and their weights, of which as many count as there are."""
+    count = len(tokens)
+    weights = [scale / math.sqrt(count) if index < count else 0.0 for index in range(MIXED)]
+    return (*tokens, *(0,) * MIXED)[:MIXED], tuple(weights)
 
 
 class Blocks:
@@ -81,8 +84,7 @@ class Blocks:
         self.vocab_size = len(tokenizer)
         self.first = 4  # after the special tokens
         ids = tokenizer.get_vocab()
-        self.pad = tokenizer.pad_token_id
-        self.paragraph, self.fence, self.end = ids["ĊĊ"], ids["```"], tokenizer.eos_token_id
+        self.paragraph, self.fence = ids["ĊĊ"], ids["```"]
         self.dollars = {ids["$"], ids["Ġ$"]}
         self.keys = {(ids["{"], ids['"']), (ids['",'], ids['Ġ"'])}
         self.equals = ids["Ġ="]
@@ -134,49 +136,40 @@ class Blocks:
             return [()] * length
         return [(rng.randrange(self.first, self.vocab_size),) for _ in range(length)]
 
-    def block(self, row: Row, text: Text, start: int, rng: random.Random) -> None:
+    def block(self, text: Text, start: int, rng: random.Random) -> list[Position]:
+        """What stands before position `start` of a completion."""
         length = rng.randint(2, 8)
         preview = rng.random() < 0.6
         vectors = self.preview(text, start, length, rng) if preview else self.junk(length, rng)
         scale, noise = rng.uniform(0.6, 1.4), rng.uniform(0.0, 0.4)
-        for tokens in vectors:
-            row.foreign(tokens, scale, noise if tokens else scale)
+        return [Position(IGNORED, *mixture(tokens, scale), noise if tokens else scale, True) for tokens in vectors]
 
     def chosen(self, completion: list[int], rng: random.Random) -> set[int]:
         """Where this text gets blocks: nowhere, at the start only, at some boundaries, or at all of them."""
         positions = self.boundaries(completion)
         kind = rng.random()
-        if kind < 0.3:
-            return set()
         if kind < 0.5:
-            return {0}
-        if kind < 0.85:
-            return set(rng.sample(positions, rng.randint(1, min(len(positions), 5)))) | (
-                {0} if rng.random() < 0.6 else set()
-            )
-        return set(positions)
+            return set() if kind < 0.3 else {0}
+        if kind >= 0.85:
+            return set(positions)
+        some = set(rng.sample(positions, rng.randint(1, min(len(positions), 5))))
+        return some | {0} if rng.random() < 0.6 else some
 
-    def row(self, text: Text, rng: random.Random, *, positions: set[int]) -> Row:
-        """The training sequence of a text with blocks before the given positions of its completion."""
-        row = Row()
-        for token in text.prompt:
-            row.visible(token, IGNORED)
+    def row(self, text: Text, rng: random.Random, *, with_blocks: bool) -> list[Position]:
+        """The training sequence of a text, with blocks where it gets some."""
+        before = self.chosen(text.completion, rng) if with_blocks else set()
+        row = [Position(IGNORED, *mixture((token,))) for token in text.prompt]
         for i, token in enumerate(text.completion):
-            if i in positions:
-                self.block(row, text, i, rng)
-            row.visible(token, token)
+            row += self.block(text, i, rng) if i in before else []
+            row.append(Position(token, *mixture((token,))))
         return row
 
 
 def tokenize(tokenizer: PreTrainedTokenizerFast, count: int) -> list[Text]:
     """The corpus as token ids, in the order of its curriculum."""
     examples = list(corpus(SEED, count))
-    chats = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": e.prompt}], tokenize=False, add_generation_prompt=True
-        )
-        for e in examples
-    ]
+    turns = [[{"role": "user", "content": e.prompt}] for e in examples]
+    chats = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     prompts = tokenizer(chats)["input_ids"]
     completions = tokenizer([e.completion for e in examples])["input_ids"]
     cues = dict(zip(STYLES, tokenizer.convert_tokens_to_ids([f"Ġ{cue}" for cue in CUES]), strict=True))
@@ -209,40 +202,24 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return model
 
 
-def collate(rows: list[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def collate(rows: list[list[Position]]) -> list[Tensor]:
     """Right-padded: labels, mixed token ids, their weights, noise [batch seq ...], and where block vectors are."""
-    length = -(-max(len(row.ids) for row in rows) // 8) * 8
-    labels = torch.full((len(rows), length), IGNORED)
-    mixed = torch.full((len(rows), length, MIXED), pad)
-    weight = torch.zeros(len(rows), length, MIXED)
-    noise = torch.zeros(len(rows), length)
-    foreign = torch.zeros(len(rows), length, dtype=torch.bool)
-    for b, row in enumerate(rows):
-        size = len(row.ids)
-        labels[b, :size] = torch.tensor(row.labels)
-        noise[b, :size] = torch.tensor(row.noise)
-        foreign[b, :size] = torch.tensor(row.ids) < 0
-        padded = [(tokens + (pad,) * MIXED)[:MIXED] for tokens in row.mixed]
-        share = [
-            tuple(s / math.sqrt(len(t)) if j < len(t) else 0.0 for j in range(MIXED))
-            for t, s in zip(row.mixed, row.scale, strict=True)
-        ]
-        mixed[b, :size] = torch.tensor(padded)
-        weight[b, :size] = torch.tensor(share)
-    return labels, mixed, weight, noise, foreign
+    length = -(-max(map(len, rows)) // 8) * 8
+    padded = [[*row, *[Position(IGNORED, *mixture(()))] * (length - len(row))] for row in rows]
+    columns = zip(*(zip(*row, strict=True) for row in padded), strict=True)
+    return [torch.tensor(column) for column in columns]
 
 
-def loss_of(model: Qwen3ForCausalLM, batch: tuple[Tensor, ...], weights: Tensor, generator: torch.Generator) -> Tensor:
+def loss_of(model: Qwen3ForCausalLM, batch: list[Tensor], weights: Tensor) -> Tensor:
     """Cross-entropy of the completions' visible tokens, summed with a weight [vocab] per token."""
     labels, mixed, weight, noise, foreign = batch
     table = model.get_input_embeddings()
+    embeddings = table(mixed[..., 0])
     if foreign.any():
         vectors = (table.weight.detach()[mixed] * weight[..., None]).sum(2)
         spread = table.weight.detach().std()
-        vectors = vectors + noise[..., None] * spread * torch.randn(vectors.shape, generator=generator)
-        embeddings = torch.where(foreign[..., None], vectors, table(mixed[..., 0]))
-    else:
-        embeddings = table(mixed[..., 0])
+        vectors += noise[..., None] * spread * torch.randn(vectors.shape)
+        embeddings = torch.where(foreign[..., None], vectors, embeddings)
     hidden = model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, :-1]
     wanted = labels[:, 1:]
     known = wanted != IGNORED
@@ -281,48 +258,69 @@ def update(model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], sha
         optimizer.zero_grad(set_to_none=True)
 
 
-def train(out: Path, steps: int, batch: int) -> None:
-    """Train and save the backbone."""
-    torch.manual_seed(SEED)
-    torch.set_float32_matmul_precision("medium")
-    tokenizer = build()
-    model = new_model(tokenizer)
-    optimizers, rng, generator = optimizers_of(model), random.Random(SEED), torch.Generator().manual_seed(SEED)
-    texts = tokenize(tokenizer, steps * batch)
-    blocks = Blocks(tokenizer)
-    weights = torch.ones(len(tokenizer))
-    weights[tokenizer.convert_tokens_to_ids(list(LETTERS))] = LETTER_WEIGHT
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens", flush=True)
-    started, seen, window = time.perf_counter(), 0, list[float]()
-    for step in range(steps):
-        sample = texts[step * batch : (step + 1) * batch]
-        foreign, total = step >= BLOCKS_FROM * steps, 0.0
-        size = sum(len(text.completion) for text in sample)
+class Pretraining:
+    """The model, its optimizers and its random streams: all that a step changes."""
+
+    def __init__(self, steps: int, batch: int) -> None:
+        torch.manual_seed(SEED)
+        self.steps, self.batch, self.tokenizer = steps, batch, build()
+        self.model, self.blocks = new_model(self.tokenizer), Blocks(self.tokenizer)
+        self.optimizers, self.rng = optimizers_of(self.model), random.Random(SEED)
+        torch.manual_seed(SEED)
+        self.texts = tokenize(self.tokenizer, steps * batch)
+        self.weights = torch.ones(len(self.tokenizer))
+        self.weights[self.tokenizer.convert_tokens_to_ids(list(LETTERS))] = LETTER_WEIGHT
+
+    def step(self, step: int) -> float:
+        """One update, on the texts that are its own; returns its loss a token."""
+        sample, total = self.texts[step * self.batch : (step + 1) * self.batch], 0.0
+        size, foreign = sum(len(text.completion) for text in sample), step >= BLOCKS_FROM * self.steps
         for chunk in chunks(sample, CHUNKS):
-            rows = [blocks.row(t, rng, positions=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
-            loss = loss_of(model, collate(rows, blocks.pad), weights, generator) / size
+            rows = [self.blocks.row(text, self.rng, with_blocks=foreign) for text in chunk]
+            loss = loss_of(self.model, collate(rows), self.weights) / size
             loss.backward()
             total += loss.item()
-            seen += sum(len(row.ids) for row in rows)
-        window.append(total)
-        update(model, optimizers, schedule(step, steps))
-        if (step + 1) % 50 == 0:
-            seconds = time.perf_counter() - started
-            print(f"step {step + 1} loss {sum(window) / len(window):.4f} tokens {seen} {seconds:.0f}s", flush=True)
-            window.clear()
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    print(f"saved {out}: {seen} tokens in {time.perf_counter() - started:.0f}s", flush=True)
+        update(self.model, self.optimizers, schedule(step, self.steps))
+        return total
+
+    def save(self, folder: Path) -> None:
+        """Write the model, and beside it what the next step depends on."""
+        self.model.save_pretrained(folder / "model")
+        self.tokenizer.save_pretrained(folder / "model")
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        torch.save([optimizers, torch.get_rng_state(), self.rng.getstate()], folder / "state.pt")
+
+    def load(self, checkpoint: Path) -> int:
+        """Put back what `save` wrote; returns the number of steps done."""
+        with reading(checkpoint):
+            optimizers, generator, rng = torch.load(checkpoint / "state.pt")
+            self.model.load_state_dict(load_file(checkpoint / "model" / "model.safetensors"), strict=False)
+        for optimizer, state in zip(self.optimizers, optimizers, strict=True):
+            optimizer.load_state_dict(state)
+        torch.set_rng_state(generator)
+        self.rng.setstate(rng)
+        return checkpoint_step(checkpoint)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("src/tyler/assets/mini"), help="folder for the backbone")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=96, help="texts per step")
-    arguments = parser.parse_args()
-    train(arguments.out, arguments.steps, arguments.batch)
+def main(out: Path = MINI, run: Path = RUN, steps: int = 3000, batch: int = 96, save_every: int = 250) -> None:
+    """Pretrain the backbone into `out`, with `batch` texts a step; its checkpoints and losses are in `run`."""
+    torch.set_float32_matmul_precision("medium")
+    begin = Run.resume if (run / CONFIG).exists() else Run.create
+    with begin(run, yaml.safe_dump({"steps": steps, "batch": batch})) as kept:
+        work, newest = Pretraining(steps, batch), kept.latest_checkpoint()
+        done = 0 if newest is None else work.load(newest)
+        with bar("pretraining", steps, done, where=run) as progress:
+            for step in range(done, steps):
+                loss = work.step(step)
+                kept.log(step + 1, {"loss": loss})
+                progress.advance(note=f"loss {loss:.4f}")
+                if (step + 1) % save_every == 0 or step + 1 == steps:
+                    newest = kept.save_checkpoint(step + 1, work.save)
+    out.mkdir(parents=True, exist_ok=True)
+    for file in (newest / "model").iterdir() if newest else ():
+        atomic_write(out / file.name, file.read_bytes())
+    print(f"saved {out}")
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

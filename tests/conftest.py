@@ -81,7 +81,7 @@ def _what_a_loop_logs_is_documented(monkeypatch: pytest.MonkeyPatch, metric_name
 
     def checked(run: Run, step: int, metrics: Mapping[str, Any]) -> None:
         unknown = [key for key in metrics if "/" in key and not metric_names.fullmatch(key)]
-        assert not unknown, f"tyler.runs.metrics has no meaning of {', '.join(unknown)}"
+        assert not unknown, f"METRICS of no training has a meaning of {', '.join(unknown)}"
         log(run, step, metrics)
 
     monkeypatch.setattr(Run, "log", checked)

@@ -14,7 +14,7 @@ from unittest import mock
 
 from tyler.cli import main as command_line
 from tyler.cli.options import load_settings
-from tyler.runs.metrics import EVERY
+from tyler.reasoners.table import every_metrics
 
 STEP = re.compile(
     r"^(?:<!-- not run: (?P<reason>.+?) -->\n+)?"
@@ -34,7 +34,12 @@ accelerate() { torchrun "$@"; }
 
 def documented_metrics(section: str = "") -> set[str]:
     """The metrics that have a meaning; only those whose key begins with `section/` if a section is given."""
-    return {key for metrics in EVERY for key in metrics.meanings if key.startswith(f"{section}/" if section else "")}
+    return {
+        key
+        for metrics in every_metrics().values()
+        for key in metrics.meanings
+        if key.startswith(f"{section}/" if section else "")
+    }
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tyler.evaluation.answers import Record
+from tyler.evaluation.answers import Answer, Record
 from tyler.evaluation.store import ANSWERS, read_records, write_answers, write_verdicts
 
 
@@ -31,6 +31,6 @@ def interrupt(folder: Path, count: int | None = None, rank: str = "") -> None:
     write_lines(folder, records[:count], rank)
 
 
-def write_lines(folder: Path, records: Sequence[Record], rank: str = "") -> None:
+def write_lines(folder: Path, records: Sequence[Answer], rank: str = "") -> None:
     """Write records as a process that runs does."""
     (folder / f"answers{rank}.jsonl").write_text("".join(json.dumps(one.row()) + "\n" for one in records))

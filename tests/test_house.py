@@ -43,7 +43,7 @@ def test_every_pinned_package_takes_the_oldest_python(root: Path, project: dict[
     assert not {name: asked for name, asked in found.items() if oldest not in SpecifierSet(asked)}
 
 
-@pytest.mark.parametrize("page", ["commands", "settings", "api", "metrics"])
+@pytest.mark.parametrize("page", ["commands", "settings", "api", "metrics", "cases"])
 def test_a_reference_page_can_be_written(page: str, root: Path) -> None:
     """The scripts refuse a key without a meaning and an exported name without a place."""
     assert runpy.run_path(str(root / "scripts" / "reference" / f"{page}.py"))["page"]().startswith("# ")

@@ -115,13 +115,16 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
             ({"budget": value}, f"budget={value!r}; it must be a whole number, 0 or more, or None")
             for value in (-1, 1.5, float("nan"), True)
         ),
-        ({"stop": ("",)}, "a stop string is empty"),
+        ({"stop": ("",)}, r"stop=\('',\); give a text that is not empty"),
         ({"router": Forced({0: ("planning",)})}, "operator 'planning'; this model has global, state, procedure"),
         ({"router": AtBoundaries(only=("planning",))}, "operator 'planning'; this model has global, state, procedure"),
         *(({"slots": value}, f"slots={value!r}; at least 1 is needed") for value in (0, 1.5, True)),
         *(({"memory": value}, f"memory={value!r}; it is a number of bytes") for value in (0, 1e9)),
-        ({"stop": (3,)}, "a stop string is 3; it must be text"),
-        *(({"stop": value}, f"stop={value}; give a text, or several in a list") for value in (None, 3)),
+        ({"stop": (3,)}, r"stop=\(3,\); give a text"),
+        *(
+            ({"stop": value}, f"stop={value}; give a text that is not empty, or several in a list")
+            for value in (None, 3)
+        ),
         ({"router": Never}, r"router=Never is a class; write Never\(\)"),
         ({"router": 3}, "router=3 is not a router; give Learned"),
         ({"router": "nowhere"}, "router 'nowhere' is unknown; choose from learned, never, boundaries"),

@@ -13,7 +13,7 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
-PAGES = ("commands", "settings", "api", "metrics", "tables")
+PAGES = ("commands", "settings", "api", "metrics", "cases", "tables")
 """Each is a module beside this one whose `page()` is the page reference/NAME.md."""
 
 

@@ -1,10 +1,11 @@
-"""The page of metrics, from `tyler.runs.metrics`: every key that a run logs."""
+"""The page of metrics, from what trainers say (METRICS): every key that a run logs."""
 
 from __future__ import annotations
 
 import textwrap
 
-from tyler.runs.metrics import EVERY, Metrics
+from tyler.reasoners.table import every_metrics
+from tyler.runs.metrics import Metrics
 
 HEAD = """# What is logged
 
@@ -14,7 +15,7 @@ HEAD = """# What is logged
 
 def page() -> str:
     """The page as Markdown."""
-    return "\n".join([HEAD, *map(section, EVERY)])
+    return "\n".join([HEAD, *map(section, every_metrics().values())])
 
 
 def section(metrics: Metrics) -> str:

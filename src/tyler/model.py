@@ -17,9 +17,8 @@ from tyler.engine.checks import check_whole
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import A_SAMPLING, Event, PromptTooLong, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router, router_named
-from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.sampling import Sampler, Sampling, seed_of
 from tyler.engine.shared_engine import Build, SharedEngine
-from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
 from tyler.modeling.architectures import shipped

@@ -20,7 +20,7 @@ from tyler.cli.options import last_part
 from tyler.cli.train import METHODS
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.model import Tyler
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
@@ -151,7 +151,6 @@ def test_a_stage_is_trained_by_train_and_by_its_own_name(called) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "sft", "mini", "--dry-run"], "--dry-run is for stage1 and stage2, not for sft"),
         (["train", "grpo", "mini", "--start", "a"], "tyler train grpo starts from the backbone"),
     ],
 )
@@ -173,7 +172,7 @@ def test_both_stages_have_the_dry_run_and_then_train_nothing(called, stage: str)
     training, dry_run = called(f"training.{stage}"), called("planning.dry_run")
     main.main([stage, "mini", "--dry-run", "--tokenizer", "t", "--length", "64", "--lora.rank", "2"])
     assert dry_run.arguments[0].lora.rank == 2
-    assert dry_run.settings == {"tokenizer": Path("t"), "length": 64}
+    assert dry_run.arguments[1:] == (Path("t"), 64, "stage1")
     assert not hasattr(training, "settings")
 
 
@@ -203,7 +202,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     options = ["--router", text] if text else []
     command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
     assert main.main([*command, "--data", "d", "--allow-code-execution", *options]) == 0
-    asked = Asked(
+    asked = EvaluationRequest(
         Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7),
         Answering(router=text, budget=2),
         GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),

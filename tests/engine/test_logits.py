@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,7 @@ from tyler.engine.logits import LogitSettings, LogitState, adjusted, unpacked
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import Request
 from tyler.engine.routing import Forced, Learned, Never
-from tyler.engine.sampling import NEVER, Sampling, choose
-from tyler.engine.soft_sampling import Sampler
+from tyler.engine.sampling import NEVER, Sampler, Sampling, choose
 
 VOCAB, OPERATORS = 80, 3
 PROMPT, ANSWER = [3, 17, 17, 40], [5, 5, 9, 40, 5, 79]
@@ -29,8 +29,8 @@ EOS = (2, 7)
 
 
 def state(settings: LogitSettings, tokens: list[int] | None = None, temperature: float = 1.0) -> LogitState:
-    given: dict[str, Any] = {"eos_ids": EOS, "vocab_size": VOCAB, "temperature": temperature}
-    return LogitState(settings, PROMPT, ANSWER if tokens is None else tokens, **given)
+    backbone: Any = SimpleNamespace(eos_ids=EOS, vocab_size=VOCAB)
+    return LogitState(settings, PROMPT, ANSWER if tokens is None else tokens, backbone, temperature)
 
 
 def rows(count: int = 1, operators: int = OPERATORS) -> torch.Tensor:
@@ -175,7 +175,7 @@ def test_a_grammar_leaves_the_tokens_that_continue_it_and_every_operator() -> No
 def test_a_mask_has_a_bit_for_each_token_and_none_beyond(vocab: int) -> None:
     bits = torch.rand(2, 64, generator=torch.Generator().manual_seed(0)) < 0.5
     powers = (bits.long().view(2, 2, 32) << torch.arange(32)).sum(-1).to(torch.int32)
-    found = unpacked(powers, vocab)
+    found = torch.stack([unpacked(words, vocab) for words in powers])
     assert found.shape == (2, vocab)
     assert found[:, :64].equal(bits[:, :vocab])
     assert not found[:, 64:].any()

@@ -126,11 +126,12 @@ def test_a_call_decodes_at_most_as_many_as_it_asks_for_and_keeps_their_order(mod
     assert [found[place] for place in range(len(requests))] == answers
 
 
-def test_tokens_are_told_only_to_those_who_listen_for_them(model: Tyler) -> None:
+def test_who_does_not_listen_is_told_only_of_the_end(model: Tyler) -> None:
     request = ask(tiny.SHORT, router=Forced({1: ("state",)}))
-    quiet = list(model.shared_engine.events([request], streamed=False))
-    assert [type(event) for event in quiet] == [InvocationEvent, FinishEvent]
-    assert quiet[0].seconds > 0 and quiet[1].trajectory.queue_seconds >= 0
+    (end,) = model.shared_engine.events([request], streamed=False)
+    calls = [event for event in model.shared_engine.events([request]) if isinstance(event, InvocationEvent)]
+    assert isinstance(end, FinishEvent) and end.trajectory.queue_seconds >= 0
+    assert [call.invocation for call in calls] == list(end.trajectory.invocations) and calls[0].seconds > 0
 
 
 def test_a_refused_request_is_refused_before_any_begins(model: Tyler) -> None:
@@ -176,8 +177,8 @@ def test_who_waits_for_another_bound_comes_before_those_who_came_later(model: Ty
     order: list[str] = []
     step = engines[0].step
     engines[0].step = lambda: time.sleep(0.02) or step()  # type: ignore[method-assign]  # later comes meanwhile
-    bounded = shared.open([CASES["greedy"]], deliver=lambda events: None, failed=pytest.fail, memory=10**7)
-    later = shared.open([CASES["greedy"]], deliver=lambda events: None, failed=pytest.fail)
+    bounded = shared.open([CASES["greedy"]], lambda told: None, memory=10**7)
+    later = shared.open([CASES["greedy"]], lambda told: None)
     for name, opening in (("bounded", bounded), ("later", later)):
         opening.add_done_callback(lambda _, name=name: order.append(name))
     until(lambda: bounded.done() and later.done())
@@ -313,7 +314,7 @@ def test_an_error_in_a_step_reaches_every_caller_and_the_next_call_works(model: 
     lost: list[DecodingError] = []
     with shared.paused():
         for case in ("never", "greedy"):
-            shared.open([CASES[case]], deliver=lambda events: None, failed=lost.append)
+            shared.open([CASES[case]], lambda told: lost.append(told) if isinstance(told, DecodingError) else None)
     until(lambda: len(lost) == 2)
     assert {str(error) for error in lost} == {"decoding failed: RuntimeError: the device is gone"}
     assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"])) and len(engines) == 2
@@ -332,23 +333,28 @@ def test_an_interrupted_caller_leaves_a_working_model(model: Tyler, monkeypatch:
 # ------------------------------------------------------------------------------------------------ the engine's thread
 
 
-def test_there_is_a_thread_only_while_somebody_is_answered(model: Tyler) -> None:
+def test_a_model_has_one_thread_at_most_which_goes_with_it(model: Tyler) -> None:
     def threads() -> list[threading.Thread]:
-        return [one for one in threading.enumerate() if one.name == "tyler-engine"]
+        return [one for one in threading.enumerate() if one.name.startswith("tyler-engine")]
 
-    until(lambda: not threads())
+    others = len(threads())
     stream = model.shared_engine.events([ask(tiny.LONG, router=Never(), max_new_tokens=100)])
     next(stream)
-    assert len(threads()) == 1 or not model.shared_engine.busy
+    model.solve(tiny.SHORT, max_new_tokens=2)
+    assert len(threads()) == others + 1
     stream.close()
-    until(lambda: not threads())
+    until(lambda: not model.shared_engine.busy)
+    object.__setattr__(model, "shared_engine", None)
+    del stream
+    gc.collect()
+    until(lambda: len(threads()) == others)
 
 
 def test_work_between_steps_has_the_engine_to_itself(model: Tyler) -> None:
     shared, engines, _ = watched(model)
     assert shared.between_steps(lambda engine: engine).result() is engines[0]
     with shared.paused():
-        opening = shared.open([CASES["never"]], deliver=lambda events: None, failed=pytest.fail)
+        opening = shared.open([CASES["never"]], lambda told: None)
         time.sleep(0.05)
         assert not opening.done()
     opening.result(timeout=60)
@@ -357,7 +363,7 @@ def test_work_between_steps_has_the_engine_to_itself(model: Tyler) -> None:
 def test_a_call_that_is_given_up_before_it_begins_never_does(model: Tyler) -> None:
     shared, engines, _ = watched(model)
     with shared.paused():
-        opening = shared.open([CASES["never"]], deliver=pytest.fail, failed=pytest.fail)
+        opening = shared.open([CASES["never"]], pytest.fail)
         shared.end_opened(opening)
     assert shared.between_steps(lambda engine: len(engine.rows)).result() == 0
     assert opening.cancelled() and len(engines) == 1

@@ -16,10 +16,10 @@ from tests import tiny
 from stored import interrupt, keep, write_lines, write_problems
 from tyler.evaluation import budget_matching, command, comparison
 from tyler.evaluation.budget_matching import Match, Trial, is_close
-from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.evaluation.store import read_records
 from tyler.reasoners.registry import Loaded
-from tyler.reasoners.table import Knob
+from tyler.reasoners.table import LengthSetting
 from tyler.tasks import Problem
 
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5") for i in range(4)]
@@ -33,7 +33,9 @@ class Settings:
     steps: int | None = None
 
 
-def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, seen: list[Any] | None = None) -> Loaded:
+def method(
+    *length_settings: LengthSetting, settings: Settings = Settings(), longest: int = 100, seen: list[Any] | None = None
+) -> Loaded:
     def build(settings: Settings, longest: int) -> Any:
         def solve(problems: Sequence[Problem]) -> list[SimpleNamespace]:
             if seen is not None:
@@ -43,10 +45,10 @@ def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, se
 
         return SimpleNamespace(solve=solve)
 
-    return Loaded("m", settings, longest, None, knobs, build)
+    return Loaded("m", settings, longest, None, length_settings, build)
 
 
-THOUGHTS, STEPS = Knob("thoughts", lowest=1), Knob("steps", lowest=1, caps=True)
+THOUGHTS, STEPS = LengthSetting("thoughts", lowest=1), LengthSetting("steps", lowest=1, only_shortens=True)
 
 
 def test_the_cost_counts_visible_tokens_and_latents() -> None:
@@ -85,7 +87,7 @@ def test_answers_that_are_too_long_are_capped_by_the_methods_own_knob_first() ->
 
 
 def test_a_knob_that_does_not_reach_gives_way_to_the_next() -> None:
-    stiff = Knob("thoughts", lowest=3, highest=6)
+    stiff = LengthSetting("thoughts", lowest=3, highest=6)
     found = budget_matching.match(method(stiff), 14.0, PROBLEMS)
     assert {trial.setting for trial in found.trials} == {"", "thoughts", "max_new_tokens"}
     assert found.best.setting == "max_new_tokens" and found.reached
@@ -118,7 +120,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(place: Path, name: str, matching: Matching = Matching(), **answering: Any) -> Any:  # noqa: B008
     questions = Questions(("jsonl",), data=place / "test.jsonl")
-    asked = Asked(questions, Answering(**answering), matching=matching)
+    asked = EvaluationRequest(questions, Answering(**answering), matching=matching)
     return command.run(str(place / "backbone"), asked, output=place / name)
 
 
@@ -145,14 +147,14 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
 def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="7 of the 7 problems of 'train' are evaluated too, first train-1"):
         evaluate(place, "x", Matching(place / "target", "train", place / "test.jsonl"))
-    one = Asked(Questions(count=1), Answering(max_new_tokens=2))
+    one = EvaluationRequest(Questions(count=1), Answering(max_new_tokens=2))
     mini = command.run(str(place / "backbone"), one, output=tmp_path)
     assert len(mini) == 1
     with pytest.raises(ValueError, match="no answers of 'jsonl' to match"):
         evaluate(place, "x", Matching(tmp_path, "train", place / "dev.jsonl"))
     with pytest.raises(ValueError, match="one task at a time, not for mini, jsonl"):
         both = Questions(("mini", "jsonl"), count=1)
-        command.run(str(place / "backbone"), Asked(both, matching=Matching(tmp_path)), output=place / "x")
+        command.run(str(place / "backbone"), EvaluationRequest(both, matching=Matching(tmp_path)), output=place / "x")
 
 
 def test_an_evaluation_that_was_stopped_is_not_matched(place: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tyler.engine.sampling import Sampling
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
-from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.evaluation.pass_at_1 import asking
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import AnswerStore, read_answers, read_records, verdicts_name
@@ -67,9 +67,9 @@ def command(place: Path, output: Path, *more: str) -> list[str]:
     ]
 
 
-def asked(place: Path, count: int | None = None, **answering: Any) -> Asked:
+def asked(place: Path, count: int | None = None, **answering: Any) -> EvaluationRequest:
     """The problems of `place`, or the first of them, answered under some options."""
-    return Asked(Questions(("jsonl",), data=place / "test.jsonl", count=count), Answering(**answering))
+    return EvaluationRequest(Questions(("jsonl",), data=place / "test.jsonl", count=count), Answering(**answering))
 
 
 def answers(records: list[Record]) -> list[Record]:
@@ -192,7 +192,7 @@ def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
 
         state = SimpleNamespace(process_index=rank, num_processes=2, wait_for_everyone=wait_for_everyone)
         sets = {"jsonl": scripted.PROBLEMS}
-        return evaluation.answered(asking(scripted.Scripted()), sets, {}, tmp_path, Asked(), state)  # type: ignore[arg-type]
+        return evaluation.answered(asking(scripted.Scripted()), sets, {}, tmp_path, EvaluationRequest(), state)  # type: ignore[arg-type]
 
     monkeypatch.setattr(AnswerStore, "__init__", late)
     with ThreadPoolExecutor(2) as processes:
@@ -208,11 +208,13 @@ def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> N
     (tmp_path / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in gsm8k))
     reports = evaluation.run(
         str(place / "backbone"),
-        Asked(Questions(("GSM8K", "gsm8k"), data=tmp_path, count=3), Answering(max_new_tokens=4, router="never")),
+        EvaluationRequest(
+            Questions(("GSM8K", "gsm8k"), data=tmp_path, count=3), Answering(max_new_tokens=4, router="never")
+        ),
         output=tmp_path / "out",
     )
     assert [(report.name, len(report.records)) for report in reports] == [("GSM8K", 3)]
-    few = Asked(Questions(count=2), Answering(max_new_tokens=4))
+    few = EvaluationRequest(Questions(count=2), Answering(max_new_tokens=4))
     mini = evaluation.run(str(place / "backbone"), few, output=tmp_path / "mini")
     assert len(mini[0].records) == 2
     assert "0/2" in capsys.readouterr().out
@@ -245,15 +247,17 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
     sampled = Answering(temperature=0.7, top_p=0.95, samples=8, seed=3)
     soft = Answering(method="soft-thinking", method_set=("min_p=0.01",))
     asked = {
-        "mini": Asked(),
-        "mini-harder-7": Asked(Questions(split="harder", count=7)),
-        "jsonl-algebra": Asked(Questions(("jsonl",), data=file)),
-        "gsm8k+math500-max_new_tokens256": Asked(Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256)),
-        "mini-soft-thinking-min_p=0.01": Asked(answering=soft),
-        "mini-boundaries-0.25": Asked(answering=Answering(router="boundaries:0.25")),
-        "mini-never-budget0": Asked(answering=Answering(router="never", budget=0)),
-        "mini-temperature0.7-top_p0.95-samples8-seed3": Asked(answering=sampled),
-        "mini-as-long-as-x-eval-mini": Asked(matching=Matching(Path("runs/x-eval/mini"))),
+        "mini": EvaluationRequest(),
+        "mini-harder-7": EvaluationRequest(Questions(split="harder", count=7)),
+        "jsonl-algebra": EvaluationRequest(Questions(("jsonl",), data=file)),
+        "gsm8k+math500-max_new_tokens256": EvaluationRequest(
+            Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256)
+        ),
+        "mini-soft-thinking-min_p=0.01": EvaluationRequest(answering=soft),
+        "mini-boundaries-0.25": EvaluationRequest(answering=Answering(router="boundaries:0.25")),
+        "mini-never-budget0": EvaluationRequest(answering=Answering(router="never", budget=0)),
+        "mini-temperature0.7-top_p0.95-samples8-seed3": EvaluationRequest(answering=sampled),
+        "mini-as-long-as-x-eval-mini": EvaluationRequest(matching=Matching(Path("runs/x-eval/mini"))),
     }
     assert [default_folder("m", one).name for one in asked.values()] == list(asked)
     models = {
@@ -263,7 +267,7 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
         "Qwen/Qwen2.5-1.5B-Instruct": "Qwen2.5-1.5B-Instruct",
     }
     for model, name in models.items():
-        assert default_folder(model, Asked()) == Path(f"runs/{name}-eval/mini")
+        assert default_folder(model, EvaluationRequest()) == Path(f"runs/{name}-eval/mini")
 
 
 def test_a_report_says_at_its_top_what_was_evaluated_when_where_and_how(
@@ -317,4 +321,4 @@ def test_every_key_of_a_config_arrives() -> None:
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(answering: Answering, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Asked(answering=answering).check()
+        EvaluationRequest(answering=answering).check()

@@ -111,6 +111,34 @@ def test_a_server_that_is_none_is_said_in_a_sentence(url: str, tmp_path: Path, c
     assert "gave no answer within 0.2 s; give a longer --timeout" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ("--endpoint http://x/v1 --model m --match runs/x", "--match needs a MODEL that is loaded here"),
+        ("--endpoint http://x/v1 --model m --router never", "--router needs a MODEL that is loaded here"),
+        ("--endpoint http://x/v1 --model m --method-set min_p=1", "--method-set needs a MODEL"),
+        ("--endpoint http://x/v1 --model m --dtype float16", "--dtype needs a MODEL"),
+        ("--endpoint http://x/v1 --model m --slots 2", "--slots needs a MODEL"),
+        ("--endpoint http://x/v1 --model m --engine vllm", "--engine needs a MODEL"),
+        ("--endpoint x/v1 --model m", "--endpoint 'x/v1' is not an address"),
+        ("mini --endpoint http://x/v1 --model m", "give either the model mini or --endpoint"),
+        ("mini --model m", "--model belongs to --endpoint URL"),
+        ("mini --concurrency 2", "--concurrency belongs to --endpoint URL"),
+        ("mini --timeout 2", "--timeout belongs to --endpoint URL"),
+        ("mini --match-split train", "--match-split belongs to --match DIR"),
+        ("mini --top-p 0.9", "--top-p and --top-k need a --temperature above 0"),
+        ("mini --ids a --count 2", "--ids names the problems, and --count draws some; omit one"),
+        ("mini --revision abc", "there is no revision 'abc'"),
+        ("mini --compare a b", "--compare reads evaluations that are there and asks nothing; omit mini"),
+        ("--compare a b --task gsm8k", "omit --task"),
+        ("--compare a b --output c", "omit --output"),
+    ],
+)
+def test_no_option_is_ignored_silently(options: str, refused: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", *options.split()]) == 2
+    assert refused in capsys.readouterr().err
+
+
 def test_without_its_client_it_says_what_to_install(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

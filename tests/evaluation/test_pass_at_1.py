@@ -245,7 +245,9 @@ def test_a_reasoner_answers_as_its_model_does_and_tells_each_when_it_is_done() -
     model = tiny.tyler("qwen3")
     problems = [Problem(str(index), "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
     for router, budget in ((None, 1), (AtBoundaries(), None), (Never(), None)):
-        reasoner = TylerReasoner("tyler", model, router, budget, Sampling(1.0, seed=3), max_new_tokens=12, slots=2)
+        reasoner = TylerReasoner(
+            "tyler", model, Sampling(1.0, seed=3), router=router, budget=budget, max_new_tokens=12, slots=2
+        )
         seen: dict[int, Trajectory] = {}
         found = reasoner.solve(problems, seen.__setitem__)
         expected = [
@@ -274,7 +276,7 @@ def test_a_problem_with_an_instruction_of_its_own_is_put_with_it() -> None:
 def test_a_random_router_draws_anew_for_every_problem() -> None:
     model: Tyler = tiny.tyler("qwen3")
     problems = [Problem(str(index), "jsonl", tiny.SHORT, "5") for index in range(24)]
-    reasoner = TylerReasoner("half", model, AtBoundaries(rate=0.5, only=("global",)), max_new_tokens=4, slots=4)
+    reasoner = TylerReasoner("half", model, router=AtBoundaries(rate=0.5, only=("global",)), max_new_tokens=4, slots=4)
     called = [trajectory.num_invocations for trajectory in reasoner.solve(problems)]
     assert {0, 1} <= set(called), "one problem 24 times: its first boundary is taken in some answers and not in others"
 
@@ -285,7 +287,7 @@ def test_a_problem_that_is_too_long_is_kept_as_wrong_and_stops_nothing(tmp_path:
     model = tiny.tyler("qwen3")
     texts = ["x " * 600 if place in long else f"what is {place}?" for place in range(3)]
     problems = [Problem(f"p{place}", "jsonl", text, "5") for place, text in enumerate(texts)]
-    reasoner = TylerReasoner("tiny", model, Never(), max_new_tokens=5)
+    reasoner = TylerReasoner("tiny", model, router=Never(), max_new_tokens=5)
     with AnswerStore(tmp_path, SETTINGS) as store:
         report = evaluate(reasoner, problems, store=store)
     assert [one.outcome is Outcome.TOO_LONG for one in report.records] == [place in long for place in range(3)]

@@ -14,8 +14,8 @@ from page_reader import parsed
 from scripted import PROBLEMS, TEXTS, Scripted
 from stored import keep
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation import comparison, views
-from tyler.evaluation.html_report import html, save
+from tyler.evaluation import comparison, html_report
+from tyler.evaluation.html_report import html, save, style_of, traced_html, view
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import (
     ACCURACY_COLUMNS,
@@ -31,9 +31,8 @@ from tyler.evaluation.reports import (
     table,
     warnings,
 )
-from tyler.evaluation.statistics import wilson
+from tyler.evaluation.statistics import holm, wilson
 from tyler.evaluation.store import read_records
-from tyler.evaluation.views import style_of, traced_html, view
 from tyler.tasks import Outcome, find_task
 
 
@@ -137,7 +136,15 @@ def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Rep
     assert warnings([report]) == [], "where it agrees there is nothing to warn of"
     differing = changed(report, 0, math_verify=False)
     assert warnings([differing]) == [
-        "Scripted Reasoner: math-verify disagrees on 1 of 4 answers (p0); it accepts 0, we 1"
+        "Scripted Reasoner: math-verify disagrees on 1 of 2 boxed answers (p0); it accepts 0, we 1"
+    ]
+
+
+def test_what_math_verify_reads_outside_of_boxes_is_no_disagreement_of_graders(report: Report) -> None:
+    for index in range(5):
+        report = changed(report, index, outcome=Outcome.NO_BOX, answer=None, math_verify=index < 2)
+    assert warnings([report]) == [
+        "Scripted Reasoner: math-verify, which reads outside boxes too, accepts 2 answers without a box"
     ]
 
 
@@ -200,7 +207,7 @@ def test_a_page_holds_as_many_problems_as_it_has_room_for_and_says_so(
     many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(50)))
     assert parsed(html([many], "many")).tags.count("details") == 50
     one = len(many.records[0].prompt) + len(many.records[0].text or "")
-    monkeypatch.setattr(views, "MOST_CHARACTERS", 7 * one)
+    monkeypatch.setattr(html_report, "MOST_CHARACTERS", 7 * one)
     page = parsed(html([many], "many", links={"answers.parquet": "answers.parquet"}))
     assert (
         page.tags.count("details") == 7 and "The first 7 of 50 problems" in page.text and "answers.parquet" in page.text
@@ -289,4 +296,23 @@ def test_the_comparison_is_printed_whole(report: Report, tmp_path: Path, capsys)
     shown = capsys.readouterr().out
     for cell in comparison.rows(comparison.pair(report.records, better.records))[1]:
         assert cell in shown
-    assert "+20.0" in shown and "…" not in shown
+    assert "+20.0" in shown and "…" not in shown and "Holm" not in shown
+
+
+def test_several_comparisons_are_a_family_with_adjusted_p_values(report: Report, tmp_path: Path, capsys) -> None:
+    """Over folders and over tasks alike."""
+    all_wrong = Report("wrong", tuple(replace(one, outcome=Outcome.WRONG) for one in report.records))
+    all_right = Report("right", tuple(replace(one, outcome=Outcome.CORRECT) for one in report.records))
+    save([report, all_wrong, all_right], tmp_path, "three")
+    family = comparison.run(tmp_path / "wrong", tmp_path / "right", tmp_path / "scripted-reasoner")
+    ps = [one.counts.p_value() for one in family]
+    assert ps == [0.0625, 0.5] and holm(ps) == [0.125, 0.5]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("Holm's p is of the 2 comparisons made here") == 2 and "0.12" in shown
+    lines = comparison.rows(family, holm(ps))
+    assert lines[0][-1] == "Holm's p" and [line[-1] for line in lines[1:]] == ["0.12", "0.5"]
+    both = tuple(replace(one, task="gsm8k") for one in all_right.records) + all_right.records
+    save([Report("two tasks", both)], tmp_path / "more", "both")
+    keep(tmp_path / "same", both)
+    assert len(comparison.run(tmp_path / "same", tmp_path / "more" / "two-tasks")) == 2
+    assert "of the 2 comparisons made here" in " ".join(capsys.readouterr().out.split())

@@ -19,10 +19,9 @@ from stored import interrupt, write_problems
 from tyler.evaluation import command, comparison
 from tyler.evaluation.answers import Record
 from tyler.evaluation.html_report import save
-from tyler.evaluation.options import Answering, Asked, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Questions
 from tyler.evaluation.pass_at_1 import evaluate
-from tyler.evaluation.reports import Report, sample_rows
-from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote
+from tyler.evaluation.reports import Report, majority_at_k, pass_at_k, powers, sample_rows, vote
 from tyler.evaluation.statistics import Paired, clustered, holm, pass_at, sign_flips, sign_test, wilson
 from tyler.evaluation.store import read_records
 from tyler.tasks import Outcome
@@ -212,7 +211,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, name: str, **answering: object) -> list[Record]:
-    asked = Asked(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=8, **answering))  # type: ignore[arg-type]
+    asked = EvaluationRequest(
+        Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=8, **answering)
+    )  # type: ignore[arg-type]
     asked.check()
     command.run(str(place / "backbone"), asked, output=place / name)
     return read_records(place / name)

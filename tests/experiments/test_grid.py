@@ -21,7 +21,8 @@ from tyler.lens.interventions import PooledHead, intervene
 from tyler.model import Tyler
 from tyler.modeling import backbone
 from tyler.modeling.backbone import Backbone
-from tyler.training.stage1 import load_whole_backbone, new_operators
+from tyler.training.command import load_backbone
+from tyler.training.stage1 import new_operators
 
 SHORT = ("stage1.steps=2", "stage1.batch_size=4", "data.count=8", "data.held_out=[]")
 STAGE1 = Training("stage1", SHORT)
@@ -172,7 +173,7 @@ def test_constant_latents_are_the_same_for_every_problem_and_all_that_learns(tmp
     assert all(not tensor.any() for name, tensor in model.synthesizer.lora.named_parameters() if "lora_B" in name)
     config = load_config("mini", ("stage1.latents=constant", *SHORT))
     torch.manual_seed(config.stage1.seed)
-    started = new_operators(config, load_whole_backbone(config))
+    started = new_operators(config, load_backbone(config))
     moved = one - started.synthesizer.mapping()["global"].latents
     assert 0.19 < moved.abs().max() < 0.21, "each of two steps of Adam goes at most as far as the learning rate"
 

@@ -84,7 +84,7 @@ def test_rollout_and_learner_add_an_adapter_by_the_same_function(family: str, dt
     x = torch.randn(7, 32).to(dtype)
     with torch.no_grad():
         learner = torch.cat([one(x) for one in maps], dim=-1)
-    assert torch.allclose(FusedLinear.of(*maps)(x), learner, rtol=torch.finfo(dtype).eps, atol=1e-6)
+    assert torch.allclose(FusedLinear(*maps)(x), learner, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])

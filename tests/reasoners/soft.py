@@ -108,7 +108,7 @@ def plain_token(logits: Tensor, request: Request, uniform: float) -> int:
 # --------------------------------------------------------------------------------------- Soft-Thinking
 
 
-def soft_thinking_answer(tyler: Tyler, request: Request, s: soft_thinking.Settings) -> Answer:
+def soft_thinking_answer(tyler: Tyler, request: Request, s: soft_thinking.SoftThinkingSettings) -> Answer:
     table = tyler.backbone.model.get_input_embeddings().weight.detach().double()
     end = tyler.backbone.tokenizer.get_vocab().get("</think>")
     if end in request.prompt_ids:
@@ -146,7 +146,7 @@ def soft_thinking_answer(tyler: Tyler, request: Request, s: soft_thinking.Settin
     return decode(tyler, request, step)
 
 
-def mixture(p: list[float], s: soft_thinking.Settings, noise) -> dict[int, float]:
+def mixture(p: list[float], s: soft_thinking.SoftThinkingSettings, noise) -> dict[int, float]:
     """The weights by token, after the three filters, the cut and the noise."""
     ranked = sorted(range(len(p)), key=lambda id: -p[id])
     kept = normalized({id: p[id] for id in (ranked[: s.top_k] if s.top_k else ranked)})
@@ -177,7 +177,7 @@ def normalized(weights: dict[int, float]) -> dict[int, float]:
 # ---------------------------------------------------------------------------------------- SwiReasoning
 
 
-def swireasoning_answer(tyler: Tyler, request: Request, s: swireasoning.Settings) -> Answer:
+def swireasoning_answer(tyler: Tyler, request: Request, s: swireasoning.SwiReasoningSettings) -> Answer:
     table = tyler.backbone.model.get_input_embeddings().weight.detach().double()
     words = tyler.backbone.tokenizer
     vocabulary = words.get_vocab()

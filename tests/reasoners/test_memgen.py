@@ -48,7 +48,7 @@ from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training import verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
-from tyler.training.rewards import Rewards, Weighted, verifier, visible_ids
+from tyler.training.rewards import Rewards, Weighted, verifier
 from tyler.training.rollouts import Rollout
 from tyler.training.traces import Trace
 
@@ -130,7 +130,7 @@ def expected(family: str, trigger: bool, name: str) -> reference.Answer:
 
 
 def tokens_of(trajectory: Trajectory) -> list[int]:
-    return visible_ids(trajectory)
+    return trajectory.visible_ids
 
 
 def differences(trajectory: Trajectory, answer: reference.Answer) -> list[str]:

@@ -19,7 +19,7 @@ from tyler.cli import main
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.evaluation import command
-from tyler.evaluation.options import Answering, Asked, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Questions
 from tyler.evaluation.store import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -84,12 +84,14 @@ def test_what_does_not_go_together_is_refused(place: Path, model, method, overri
 
 
 def test_settings_are_read_and_checked() -> None:
-    found = registry.settings_of("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
-    assert found == soft_thinking.Settings(top_k=5, gumbel=True, temperature=1.0)
-    assert registry.settings_of("swireasoning", ["close=' </think>'"]) == swireasoning.Settings(close=" </think>")
-    assert registry.settings_of("soft-thinking", ["min_p=1e-3", "temperature=7E-1"]) == soft_thinking.Settings(
-        min_p=0.001, temperature=0.7
-    ), "numbers as in a config, not YAML 1.1's"
+    found = registry.method_settings("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
+    assert found == soft_thinking.SoftThinkingSettings(top_k=5, gumbel=True, temperature=1.0)
+    assert registry.method_settings("swireasoning", ["close=' </think>'"]) == swireasoning.SwiReasoningSettings(
+        close=" </think>"
+    )
+    assert registry.method_settings(
+        "soft-thinking", ["min_p=1e-3", "temperature=7E-1"]
+    ) == soft_thinking.SoftThinkingSettings(min_p=0.001, temperature=0.7), "numbers as in a config, not YAML 1.1's"
     for method, override, message in (
         ("soft-thinking", "topk=5", "no setting 'topk'; did you mean 'top_k'.* allowed: temperature"),
         ("soft-thinking", "top_k", "write it as key=value"),
@@ -99,14 +101,14 @@ def test_settings_are_read_and_checked() -> None:
         ("swireasoning", "exit_mix=both", "exit_mix = 'both': .*'token' or 'soft'"),
     ):
         with pytest.raises(ValueError, match=message):
-            registry.settings_of(method, [override])
+            registry.method_settings(method, [override])
 
 
 def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsys) -> None:
     output = place / "out"
     command.run(
         str(place / "backbone"),
-        Asked(
+        EvaluationRequest(
             Questions(("jsonl",), data=place / "test.jsonl"),
             Answering(method="soft-thinking", method_set=("soft_steps=3",), max_new_tokens=8),
         ),
@@ -125,7 +127,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     found = registry.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
     assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
-    asked = Asked(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=6))
+    asked = EvaluationRequest(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=6))
     (report,) = command.run(str(place / "memgen"), asked, output=place / "memgen-out")
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
     assert [one.text for one in report.records] == [answer.text for answer in expected]

@@ -29,32 +29,35 @@ PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerat
 LENGTH = 30
 
 SOFT_THINKING = {
-    "defaults": (soft_thinking.Settings(), Sampling()),
-    "wide": (soft_thinking.Settings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05, max_topk=12), Sampling()),
-    "narrow": (soft_thinking.Settings(top_k=7, top_p=0.8, min_p=0.3, max_topk=3), Sampling()),
-    "cold stop": (soft_thinking.Settings(cold_stop_entropy=2.2, cold_stop_steps=3), Sampling()),
-    "cap": (soft_thinking.Settings(soft_steps=6), Sampling()),
-    "no thought": (soft_thinking.Settings(soft_steps=0), Sampling()),
-    "gumbel": (soft_thinking.Settings(gumbel=True, max_topk=5, temperature=1.0), Sampling(seed=3)),
-    "gumbel, few kept": (soft_thinking.Settings(gumbel=True, top_p=0.5, top_k=6), Sampling(seed=4)),
-    "sampled after the thought": (soft_thinking.Settings(soft_steps=4), Sampling(0.6, top_k=30, seed=5)),
-    "marker": (soft_thinking.Settings(answer_marker="e", temperature=1.0), Sampling()),
+    "defaults": (soft_thinking.SoftThinkingSettings(), Sampling()),
+    "wide": (
+        soft_thinking.SoftThinkingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05, max_topk=12),
+        Sampling(),
+    ),
+    "narrow": (soft_thinking.SoftThinkingSettings(top_k=7, top_p=0.8, min_p=0.3, max_topk=3), Sampling()),
+    "cold stop": (soft_thinking.SoftThinkingSettings(cold_stop_entropy=2.2, cold_stop_steps=3), Sampling()),
+    "cap": (soft_thinking.SoftThinkingSettings(soft_steps=6), Sampling()),
+    "no thought": (soft_thinking.SoftThinkingSettings(soft_steps=0), Sampling()),
+    "gumbel": (soft_thinking.SoftThinkingSettings(gumbel=True, max_topk=5, temperature=1.0), Sampling(seed=3)),
+    "gumbel, few kept": (soft_thinking.SoftThinkingSettings(gumbel=True, top_p=0.5, top_k=6), Sampling(seed=4)),
+    "sampled after the thought": (soft_thinking.SoftThinkingSettings(soft_steps=4), Sampling(0.6, top_k=30, seed=5)),
+    "marker": (soft_thinking.SoftThinkingSettings(answer_marker="e", temperature=1.0), Sampling()),
 }
 SWIREASONING = {
-    "defaults": (swireasoning.Settings(), Sampling()),
-    "short window": (swireasoning.Settings(window=2), Sampling()),
-    "mixed": (swireasoning.Settings(window=2, a0=0.4, b0=0.5), Sampling()),
-    "mixed with the token": (swireasoning.Settings(window=2, a0=0.4, b0=0.5, exit_mix="token"), Sampling()),
-    "sampled": (swireasoning.Settings(window=3, a0=0.6), Sampling(0.6, top_k=20, top_p=0.95, seed=6)),
-    "sampled hot": (swireasoning.Settings(window=1, a0=0.3), Sampling(1.5, seed=7)),
-    "control": (swireasoning.Settings(window=1, max_switches=2, answer_tokens=4), Sampling(1.2, seed=8)),
-    "control at once": (swireasoning.Settings(window=0, max_switches=1, answer_tokens=12), Sampling()),
-    "control, own words": (swireasoning.Settings(window=2, max_switches=1, close=" so"), Sampling(seed=9)),
+    "defaults": (swireasoning.SwiReasoningSettings(), Sampling()),
+    "short window": (swireasoning.SwiReasoningSettings(window=2), Sampling()),
+    "mixed": (swireasoning.SwiReasoningSettings(window=2, a0=0.4, b0=0.5), Sampling()),
+    "mixed with the token": (swireasoning.SwiReasoningSettings(window=2, a0=0.4, b0=0.5, exit_mix="token"), Sampling()),
+    "sampled": (swireasoning.SwiReasoningSettings(window=3, a0=0.6), Sampling(0.6, top_k=20, top_p=0.95, seed=6)),
+    "sampled hot": (swireasoning.SwiReasoningSettings(window=1, a0=0.3), Sampling(1.5, seed=7)),
+    "control": (swireasoning.SwiReasoningSettings(window=1, max_switches=2, answer_tokens=4), Sampling(1.2, seed=8)),
+    "control at once": (swireasoning.SwiReasoningSettings(window=0, max_switches=1, answer_tokens=12), Sampling()),
+    "control, own words": (swireasoning.SwiReasoningSettings(window=2, max_switches=1, close=" so"), Sampling(seed=9)),
 }
 
 
-def chooser_of(model: Tyler, settings: soft_thinking.Settings | swireasoning.Settings):
-    if isinstance(settings, soft_thinking.Settings):
+def chooser_of(model: Tyler, settings: soft_thinking.SoftThinkingSettings | swireasoning.SwiReasoningSettings):
+    if isinstance(settings, soft_thinking.SoftThinkingSettings):
         return soft_thinking.SoftThinking(model.backbone, settings)
     return swireasoning.SwiReasoning(model.backbone, settings)
 
@@ -152,7 +155,7 @@ def test_different_requests_of_one_method_and_plain_ones_share_a_batch() -> None
 def test_cot_is_what_generate_decodes(family: str) -> None:
     model = tiny.tyler(family)
     for slots in (1, 3):
-        solver = replace(cot.reasoner(model, cot.Settings()), max_new_tokens=20, slots=slots)
+        solver = replace(cot.reasoner(model, cot.NoSettings()), max_new_tokens=20, slots=slots)
         for problem, trajectory in zip(PROBLEMS, solver.solve(PROBLEMS), strict=True):
             prompt = torch.tensor([list(model.request(problem).prompt_ids)])
             found = model.backbone.model.generate(
@@ -227,7 +230,9 @@ def test_a_stop_string_ends_a_thought() -> None:
 
 def test_a_closed_thought_in_the_prompt_leaves_the_end_to_the_marker() -> None:
     model = soft.model("qwen2")
-    settings = soft_thinking.Settings(answer_marker="e", temperature=1.0, cold_stop_entropy=2.2, cold_stop_steps=20)
+    settings = soft_thinking.SoftThinkingSettings(
+        answer_marker="e", temperature=1.0, cold_stop_entropy=2.2, cold_stop_steps=20
+    )
     sampler = soft_thinking.SoftThinking(model.backbone, settings)
     for text in ("<think>\n\n</think>\n\nFind 2y:", tiny.ODD + "</think>"):
         request = Request(model.backbone.tokenizer.encode(text), router=Never(), max_new_tokens=25, sampler=sampler)
@@ -237,7 +242,7 @@ def test_a_closed_thought_in_the_prompt_leaves_the_end_to_the_marker() -> None:
 
 def test_the_marker_may_be_split_over_tokens() -> None:
     model = soft.model("qwen2", thinks=False)
-    sampler = soft_thinking.SoftThinking(model.backbone, soft_thinking.Settings(answer_marker="\\boxed"))
+    sampler = soft_thinking.SoftThinking(model.backbone, soft_thinking.SoftThinkingSettings(answer_marker="\\boxed"))
     memory = sampler.start([1], Sampling(), 10)
     for token in tiny.ids("a \\box"):
         memory.recorded.append(token)
@@ -254,7 +259,7 @@ def test_the_symbols_are_explicit_and_words_are_not() -> None:
 
 
 def test_requests_with_a_chooser_have_no_operators() -> None:
-    sampler = swireasoning.SwiReasoning(soft.model("qwen2").backbone, swireasoning.Settings())
+    sampler = swireasoning.SwiReasoning(soft.model("qwen2").backbone, swireasoning.SwiReasoningSettings())
     with pytest.raises(ValueError, match=r"router=Never\(\), not Learned"):
         Request([1], router=Learned(), sampler=sampler)
 
@@ -262,19 +267,19 @@ def test_requests_with_a_chooser_have_no_operators() -> None:
 @pytest.mark.parametrize(
     "kind, wrong, message",
     [
-        (soft_thinking.Settings, {"temperature": 0}, "temperature=0; it must be above 0"),
-        (soft_thinking.Settings, {"top_p": 1.5}, "top_p=1.5; it must be above 0 and at most 1"),
-        (soft_thinking.Settings, {"top_k": -1}, "top_k=-1; it must be 0 or more"),
-        (soft_thinking.Settings, {"min_p": 2}, "min_p=2; .* at most 1"),
-        (soft_thinking.Settings, {"max_topk": 0}, "max_topk=0; it must be 1 or more"),
-        (soft_thinking.Settings, {"soft_steps": -1}, "soft_steps=-1"),
-        (soft_thinking.Settings, {"answer_marker": ""}, "answer_marker is empty"),
-        (soft_thinking.Settings, {"cold_stop_steps": 0}, "cold_stop_steps=0"),
-        (swireasoning.Settings, {"a0": 0}, "a0=0; it must be above 0 and at most 1"),
-        (swireasoning.Settings, {"b0": 1.1}, "b0=1.1"),
-        (swireasoning.Settings, {"window": -1}, "window=-1"),
-        (swireasoning.Settings, {"max_switches": 0}, "max_switches=0"),
-        (swireasoning.Settings, {"answer_tokens": 0}, "answer_tokens=0"),
+        (soft_thinking.SoftThinkingSettings, {"temperature": 0}, "temperature=0; it must be above 0"),
+        (soft_thinking.SoftThinkingSettings, {"top_p": 1.5}, "top_p=1.5; it must be above 0 and at most 1"),
+        (soft_thinking.SoftThinkingSettings, {"top_k": -1}, "top_k=-1; it must be 0 or more"),
+        (soft_thinking.SoftThinkingSettings, {"min_p": 2}, "min_p=2; .* at most 1"),
+        (soft_thinking.SoftThinkingSettings, {"max_topk": 0}, "max_topk=0; it must be 1 or more"),
+        (soft_thinking.SoftThinkingSettings, {"soft_steps": -1}, "soft_steps=-1"),
+        (soft_thinking.SoftThinkingSettings, {"answer_marker": ""}, "answer_marker is empty"),
+        (soft_thinking.SoftThinkingSettings, {"cold_stop_steps": 0}, "cold_stop_steps=0"),
+        (swireasoning.SwiReasoningSettings, {"a0": 0}, "a0=0; it must be above 0 and at most 1"),
+        (swireasoning.SwiReasoningSettings, {"b0": 1.1}, "b0=1.1"),
+        (swireasoning.SwiReasoningSettings, {"window": -1}, "window=-1"),
+        (swireasoning.SwiReasoningSettings, {"max_switches": 0}, "max_switches=0"),
+        (swireasoning.SwiReasoningSettings, {"answer_tokens": 0}, "answer_tokens=0"),
     ],
 )
 def test_impossible_settings_are_refused(kind, wrong, message) -> None:
@@ -283,11 +288,11 @@ def test_impossible_settings_are_refused(kind, wrong, message) -> None:
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
-    thought = soft_thinking.Settings()
+    thought = soft_thinking.SoftThinkingSettings()
     assert (thought.temperature, thought.top_p, thought.top_k, thought.min_p) == (0.6, 0.95, 30, 0.001)
     assert (thought.max_topk, thought.cold_stop_entropy, thought.cold_stop_steps) == (10, 0.01, 256)
     assert (thought.gumbel, thought.gumbel_temperature) == (False, 0.5)
-    switching = swireasoning.Settings()
+    switching = swireasoning.SwiReasoningSettings()
     assert (switching.a0, switching.b0, switching.window) == (1.0, 0.7, 512)
     assert (switching.max_switches, switching.answer_tokens, switching.exit_mix) == (None, 32, "soft")
     assert Sampling(0.6, top_k=20, top_p=0.95) == swireasoning.SAMPLING
@@ -307,7 +312,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     ],
 )
 def test_the_weights_of_a_mixture_are_those_computed_by_hand(settings: dict, kept: list[int], weights: list) -> None:
-    sampler = soft_thinking.SoftThinking(soft.model("qwen3").backbone, soft_thinking.Settings(**settings))
+    sampler = soft_thinking.SoftThinking(soft.model("qwen3").backbone, soft_thinking.SoftThinkingSettings(**settings))
     p = torch.tensor([[0.05, 0.3, 0.5, 0.15]])
     found, ids = sampler._weights(p, [sampler.start([], Sampling(), 9)])
     by_rank = [2, 1, 3, 0]
@@ -316,7 +321,7 @@ def test_the_weights_of_a_mixture_are_those_computed_by_hand(settings: dict, kep
 
 
 def test_cold_steps_count_only_in_a_row() -> None:
-    settings = soft_thinking.Settings(cold_stop_entropy=1.0, cold_stop_steps=3)
+    settings = soft_thinking.SoftThinkingSettings(cold_stop_entropy=1.0, cold_stop_steps=3)
     sampler = soft_thinking.SoftThinking(soft.model("qwen3").backbone, settings)
     memory = sampler.start([], Sampling(), 99)
     assert memory.end is not None
@@ -327,7 +332,7 @@ def test_cold_steps_count_only_in_a_row() -> None:
 
 def test_an_end_token_on_the_step_of_cold_stop_ends_the_answer() -> None:
     """As in the release, which looks for the end of the answer before it looks at Cold Stop."""
-    settings = soft_thinking.Settings(cold_stop_entropy=1.0, cold_stop_steps=2)
+    settings = soft_thinking.SoftThinkingSettings(cold_stop_entropy=1.0, cold_stop_steps=2)
     backbone = soft.model("qwen3").backbone
     (end_of_sequence, *_) = backbone.eos_ids
     chooser = soft_thinking.SoftThinking(backbone, settings)
@@ -337,7 +342,7 @@ def test_an_end_token_on_the_step_of_cold_stop_ends_the_answer() -> None:
 
 def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_switch() -> None:
     def after(soft_mode: bool, entropies: list[float], window: int = 0) -> list[str]:
-        memory = swireasoning.Memory(Sampling(), 99, steps=1, soft=soft_mode, reference=1.0)
+        memory = swireasoning.Memory(99, steps=1, soft=soft_mode, reference=1.0)
         return [memory.switch(entropy, window) for entropy in entropies]
 
     assert after(True, [1.0, 1.5, 1.0]) == ["", "", ""]
@@ -345,13 +350,13 @@ def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_swit
     assert after(False, [1.5, 1.5]) == ["soft", ""]
     assert after(False, [2.0, 2.0, 2.0, 2.0], window=3) == ["", "", "soft", ""]
     assert after(True, [0.5, 2.0, 2.0, 2.0, 1.0], window=2) == ["normal", "", "soft", "", "normal"]
-    first = swireasoning.Memory(Sampling(), 99)
+    first = swireasoning.Memory(99)
     assert (first.switch(0.3, 0), first.reference, first.stay, first.soft) == ("", 0.3, 0, True)
 
 
 def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
-    sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.Settings(a0=0.2, b0=0.6))
-    memory = swireasoning.Memory(Sampling(), longest=40, steps=10)
+    sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.SwiReasoningSettings(a0=0.2, b0=0.6))
+    memory = swireasoning.Memory(longest=40, steps=10)
     assert sampler._mix(memory, "soft", soft=True).share == pytest.approx(0.2 + 0.8 * 10 / 40)  # type: ignore[union-attr]
     assert sampler._mix(memory, "normal", soft=False).share == pytest.approx(0.6 + 0.4 * 10 / 40)  # type: ignore[union-attr]
     assert sampler._mix(memory, "soft", soft=False) is None, "an explicit step is read as its token"
@@ -360,16 +365,16 @@ def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
 
 
 def test_forced_tokens_come_in_their_order_and_end_with_the_answer_budget() -> None:
-    settings = swireasoning.Settings(max_switches=1, answer_tokens=3)
+    settings = swireasoning.SwiReasoningSettings(max_switches=1, answer_tokens=3)
     sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, settings)
-    memory = swireasoning.Memory(Sampling(), 99, switches=3)
+    memory = swireasoning.Memory(99, switches=3)
     assert not sampler._control(memory, "normal"), "the step that turns counts as the first of the three"
     assert list(memory.queue) == sampler.open and len(sampler.open) > 1
     assert [sampler._token(memory, 0) for _ in range(2)] == sampler.open[:2]
     assert [sampler._control(memory, "") for _ in range(2)] == [False, True]
     for switches, queue in ((1, sampler.close), (2, sampler.close), (3, sampler.open)):
-        memory = swireasoning.Memory(Sampling(), 99, switches=switches)
+        memory = swireasoning.Memory(99, switches=switches)
         sampler._control(memory, "normal")
         assert list(memory.queue) == queue and (memory.tokens_left is None) == (switches < 3)
-    memory = swireasoning.Memory(Sampling(), 99, switches=3)
+    memory = swireasoning.Memory(99, switches=3)
     assert not sampler._control(memory, "") and not memory.queue, "only where a row turns"

@@ -117,7 +117,7 @@ def greedy(model: SoftCot, problem: Problem, number: int, length: int) -> list[i
 def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots: int) -> None:
     model = fresh(family, alone)
     for number in (1, 4):
-        settings = method.Settings(thoughts=number)
+        settings = method.SoftCotSettings(thoughts=number)
         solver = replace(method.reasoner(model, settings), max_new_tokens=16, slots=slots)
         found = solver.solve(PROBLEMS)
         with torch.no_grad():
@@ -129,7 +129,7 @@ def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots:
 
 def test_the_thoughts_matter_and_their_number_is_the_checkpoints_by_default() -> None:
     model = fresh()
-    solver = replace(method.reasoner(model, method.Settings()), max_new_tokens=16)
+    solver = replace(method.reasoner(model, method.SoftCotSettings()), max_new_tokens=16)
     first = solver.solve(PROBLEMS)
     assert {one.num_latents for one in first} == {WORDING.thoughts}
     with torch.no_grad():
@@ -326,10 +326,10 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
     loaded = registry.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
     assert (loaded.method, loaded.settings, loaded.weights) == (
         "softcot",
-        method.Settings(),
+        method.SoftCotSettings(),
         model.fingerprint(),
     )
-    again = replace(method.reasoner(model, method.Settings()), max_new_tokens=12, slots=2)
+    again = replace(method.reasoner(model, method.SoftCotSettings()), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
     more = registry.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)

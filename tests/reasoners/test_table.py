@@ -7,8 +7,7 @@ from operator import attrgetter
 import pytest
 
 from tyler.config.schema import Config
-from tyler.reasoners.table import TRAININGS
-from tyler.runs.metrics import LOOPS
+from tyler.reasoners.table import TRAININGS, every_metrics
 
 
 def test_these_are_the_trainings() -> None:
@@ -24,7 +23,6 @@ def test_a_trainer_names_a_training_and_settings_that_there_are(name: str) -> No
         attrgetter(setting)(config)  # there is one of this name
 
 
-@pytest.mark.parametrize("prefix", LOOPS)
-def test_metrics_name_settings_that_there_are(prefix: str) -> None:
-    sections = LOOPS[prefix].sections
-    assert sections and set(sections) <= set(Config.model_fields)
+def test_metrics_name_settings_that_there_are() -> None:
+    for metrics in every_metrics().values():
+        assert metrics.sections and set(metrics.sections) <= set(Config.model_fields)

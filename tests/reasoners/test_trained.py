@@ -18,14 +18,13 @@ from documents import documented_metrics
 from interrupted import killed_after, whole_and_resumed
 from tyler.config.loops import GrpoConfig, Stage2Config, TracesConfig
 from tyler.config.schema import Config
-from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig, LoraConfig
+from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
 from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners import grpo, sft
 from tyler.reasoners.sft import SftTrainer
-from tyler.runs.checkpoints import RunError, best_checkpoint, latest_checkpoint
+from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
@@ -228,36 +227,6 @@ def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
     assert loaded.solve("How many 1 x?", max_new_tokens=12).actions == (
         trained.solve("How many 1 x?", max_new_tokens=12).actions
     )
-
-
-def test_sft_continues_an_adapter_of_its_shape(tmp_path: Path) -> None:
-    place = files(tmp_path)
-    lora = LoraConfig(rank=2, alpha=4, dropout=0.0)
-    config = Config(
-        data=DataConfig(task="jsonl", path=str(place / "traces.jsonl")),
-        sft=SMALL.model_copy(update={"steps": 1, "learning_rate": 1e-9}),
-        backbone=backbone_at(place),
-        lora=lora,
-    )
-    first = sft.run(config.model_copy(update={"sft": SMALL}), output=tmp_path / "first")
-    newest = latest_checkpoint(tmp_path / "first")
-    assert newest is not None
-    adapter = newest / "policy"
-    second = sft.run(config, start=adapter, output=tmp_path / "second")
-    assert all(torch.allclose(tensor, eta_of(first)[name], atol=1e-6) for name, tensor in eta_of(second).items())
-    assert max(float(tensor.abs().max()) for name, tensor in eta_of(first).items() if "lora_B" in name) > 1e-3
-    new = sft.run(config, output=tmp_path / "new")
-    assert any(not torch.allclose(tensor, eta_of(new)[name], atol=1e-4) for name, tensor in eta_of(second).items())
-    origins = [json.loads((tmp_path / name / "origin.json").read_text()) for name in ("first", "second")]
-    changed = {key for key in origins[0] if origins[0][key] != origins[1][key]}
-    assert changed == {"the weights it starts from"}
-    with pytest.raises(RunError, match="cannot resume: the weights it starts from changed"):
-        sft.run(config, output=tmp_path / "second", resume=True)
-    wider = config.model_copy(update={"lora": lora.model_copy(update={"rank": 4})})
-    with pytest.raises(ValueError, match=r"lora\.rank is 4, and there 2"):
-        sft.run(wider, start=adapter, output=tmp_path / "wider")
-    with pytest.raises(CheckpointError):
-        sft.run(config, start=place / "backbone", output=tmp_path / "none")
 
 
 def files(folder: Path) -> Path:

@@ -33,11 +33,11 @@ def test_a_log_has_a_line_at_the_start_after_a_step_every_half_minute_and_at_the
         shown.advance(note=f"loss {1 / number:.2f}")
     assert logged.messages == [
         "Stage 1: 100 steps, in runs/a",
-        "Stage 1: step 1 of 100, loss 1.00, 1 s a step, 0:01 elapsed, 1:39 left",
-        "Stage 1: step 31 of 100, loss 0.03, 1 s a step, 0:31 elapsed, 1:09 left",
-        "Stage 1: step 61 of 100, loss 0.02, 1 s a step, 1:01 elapsed, 0:39 left",
-        "Stage 1: step 91 of 100, loss 0.01, 1 s a step, 1:31 elapsed, 0:09 left",
-        "Stage 1: step 100 of 100, loss 0.01, 1 s a step, 1:40 elapsed",
+        "Stage 1: step 1 of 100, loss 1.00, 1 s per step, 0:01 elapsed, 1:39 left",
+        "Stage 1: step 31 of 100, loss 0.03, 1 s per step, 0:31 elapsed, 1:09 left",
+        "Stage 1: step 61 of 100, loss 0.02, 1 s per step, 1:01 elapsed, 0:39 left",
+        "Stage 1: step 91 of 100, loss 0.01, 1 s per step, 1:31 elapsed, 0:09 left",
+        "Stage 1: step 100 of 100, loss 0.01, 1 s per step, 1:40 elapsed",
     ]
 
 
@@ -57,7 +57,7 @@ def test_steps_that_were_done_before_do_not_count_towards_the_time_left(logged) 
     shown.advance(note="300/591 correct")
     assert logged.messages == [
         "mini: 600 answers, 590 of them done before",
-        "mini: answer 591 of 600, 300/591 correct, 2 s an answer, 0:02 elapsed, 0:18 left",
+        "mini: answer 591 of 600, 300/591 correct, 2 s per answer, 0:02 elapsed, 0:18 left",
     ]
 
 

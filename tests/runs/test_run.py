@@ -21,7 +21,7 @@ from tyler.config.schema import Config
 from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
 from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.run import FollowedRun, Run
+from tyler.runs.run import ReadOnlyRun, Run
 from tyler.training.command import opened_run
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"
@@ -603,7 +603,7 @@ def test_a_process_that_follows_reads_checkpoints_and_writes_nothing(tmp_path: P
     with Run.create(tmp_path, CONFIG) as run:
         run.save_checkpoint(2, lambda folder: None)
         before = sorted(str(path) for path in tmp_path.rglob("*"))
-        followed = FollowedRun(tmp_path)
+        followed = ReadOnlyRun(tmp_path)
         followed.log(3, {"loss": 1.0})
         followed.log_trajectories(3, [{"text": "nothing"}])
         followed.note_at_start({"training": "nothing"})

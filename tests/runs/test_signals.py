@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.runs.signals import Interrupted, ask_to_stop, interruptible, unwinding
+from tyler.runs.signals import Interrupted, interruptible, unwinding
 
 
 @pytest.fixture(autouse=True)
@@ -110,17 +110,3 @@ def test_what_others_handle_or_ignore_stays_theirs() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_thread_asks_the_loop_of_its_process_as_a_first_signal_does() -> None:
-    assert not ask_to_stop()
-    with interruptible() as interruption:
-        assert ask_to_stop() and interruption.signum == signal.SIGTERM
-        interruption.signum = signal.SIGINT
-        assert ask_to_stop() and interruption.signum == signal.SIGINT, "asked already"
-        with interruptible() as inner:
-            assert ask_to_stop() and inner.signum == signal.SIGTERM, "the innermost"
-            interruption.signum = inner.signum
-        interruption.signum = None
-        assert ask_to_stop() and interruption.signum == signal.SIGTERM, "the one that is left"
-    assert not ask_to_stop()

@@ -14,8 +14,9 @@ from tests.processes import FORK
 from tests.serving.served import NAME, serving
 
 from tyler.cli import serve
+from tyler.engine.shared_engine import SharedEngine
 from tyler.model import Tyler
-from tyler.serving.audit_log import AuditLog, LineHandler
+from tyler.serving.audit_log import AuditLog
 from tyler.serving.metrics import Metrics
 from tyler.serving.service import settings_of
 
@@ -96,33 +97,22 @@ def test_texts_are_logged_only_when_that_is_asked_for(model: Tyler, tmp_path: Pa
     assert len(line["prompts"]) == 1 and "Step 1" in line["prompts"][0]
 
 
-def test_texts_that_are_only_scored_leave_a_line_too(model: Tyler, tmp_path: Path) -> None:
-    body = {"model": NAME, "prompt": ["one two", "three"], "max_tokens": 0, "echo": True, "logprobs": 1}
-    with serving(model, log=tmp_path / "audit.jsonl", log_text=True) as served:
-        answer = served.post("/v1/completions", body).json()
-        served.service.draining = True
-        assert served.post("/v1/completions", body).status_code == 503
-    (line,) = lines_of(tmp_path / "audit.jsonl")
-    assert answer["id"] == f"cmpl-{line['id']}" and (line["outcome"], line["answers"]) == ("finished", [])
-    assert line["prompt_tokens"] == answer["usage"]["prompt_tokens"] and line["prompts"] == ["one two", "three"]
-
-
 def test_no_text_ends_the_log(tmp_path: Path) -> None:
-    metrics = Metrics()
+    metrics = Metrics(SharedEngine(None))
     log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=10**6, files=2)
     for user in ("\ud800", "ü", "\n\0"):
         log.add({"user": user})
-    log.close()
+    log.finish()
     assert [line["user"] for line in lines_of(tmp_path / "audit.jsonl")] == ["\ud800", "ü", "\n\0"]
     assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 0)
 
 
 def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None:
-    metrics, path = Metrics(), tmp_path / "audit.jsonl"
+    metrics, path = Metrics(SharedEngine(None)), tmp_path / "audit.jsonl"
     log = AuditLog(path, metrics, max_bytes=101, files=3)
     for number in range(20):
         log.add({"number": number, "padding": "x" * 20})
-    log.close()
+    log.finish()
     names = sorted(one.name for one in tmp_path.iterdir())
     assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
     kept = [line["number"] for name in reversed(names) for line in lines_of(tmp_path / name)]
@@ -133,18 +123,23 @@ def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None
 def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, path, rotate, refusals = Metrics(), tmp_path / "audit.jsonl", LineHandler.doRollover, iter(range(5))
+    metrics, path, rotate, refusals = (
+        Metrics(SharedEngine(None)),
+        tmp_path / "audit.jsonl",
+        AuditLog.doRollover,
+        iter(range(5)),
+    )
 
-    def sometimes(self: LineHandler) -> None:
+    def sometimes(self: AuditLog) -> None:
         if next(refusals, None) is not None:
             raise OSError("no space left for another file")
         rotate(self)
 
-    monkeypatch.setattr(LineHandler, "doRollover", sometimes)
+    monkeypatch.setattr(AuditLog, "doRollover", sometimes)
     log = AuditLog(path, metrics, max_bytes=31, files=4)
     for number in range(8):
         log.add({"number": number, "padding": "x"})
-    log.close()
+    log.finish()
     names = ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl")
     assert [line["number"] for name in names for line in lines_of(tmp_path / name)] == [0, 6, 7]
     assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 5)
@@ -152,9 +147,9 @@ def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
 
 def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
     for number in range(2):
-        log = AuditLog(tmp_path / "audit.jsonl", Metrics(), max_bytes=10**6, files=2)
+        log = AuditLog(tmp_path / "audit.jsonl", Metrics(SharedEngine(None)), max_bytes=10**6, files=2)
         log.add({"number": number})
-        log.close()
+        log.finish()
     assert [line["number"] for line in lines_of(tmp_path / "audit.jsonl")] == [0, 1]
 
 
@@ -170,20 +165,20 @@ def test_a_full_disk_loses_lines_that_are_counted_and_no_answer(model: Tyler) ->
 
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(LineHandler, "write", lambda self, record: hangs.wait(30))
+    monkeypatch.setattr(AuditLog, "write", lambda self, record: hangs.wait(30))
     monkeypatch.setattr("tyler.serving.audit_log.MOST_WAITING", 80)
-    metrics = Metrics()
+    metrics = Metrics(SharedEngine(None))
     log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=100, files=2)
     for number in range(10):
         log.add({"number": number})
     assert metrics.log_lost._value.get() >= 4
     hangs.set()
-    log.close()
+    log.finish()
 
 
 def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError):
-        AuditLog(tmp_path, Metrics(), max_bytes=100, files=2)
+        AuditLog(tmp_path, Metrics(SharedEngine(None)), max_bytes=100, files=2)
 
 
 def test_what_tyler_serve_tries_to_write_is_private_from_the_start(tmp_path: Path) -> None:
@@ -195,7 +190,7 @@ def test_what_tyler_serve_tries_to_write_is_private_from_the_start(tmp_path: Pat
 
 def write(path: Path, counted: Connection) -> None:
     """Lines without end; how many are counted as on disk is sent after each."""
-    metrics = Metrics()
+    metrics = Metrics(SharedEngine(None))
     log = AuditLog(path, metrics, max_bytes=10**9, files=2)
     for number in range(10**9):
         log.add({"number": number})

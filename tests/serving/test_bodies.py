@@ -15,13 +15,12 @@ from pydantic import ValidationError
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
-from tyler.serving.bodies import parse
 from tyler.serving.chat import ChatRequest
 from tyler.serving.completions import CompletionRequest
 from tyler.serving.errors import ApiError, of_validation
 from tyler.serving.messages import MessagesRequest
 from tyler.serving.responses import ResponsesRequest
-from tyler.serving.schema import Body
+from tyler.serving.schema import Strict, parse
 
 LIMIT = 4 * 2**20
 FIELDS = {ChatRequest: "messages", CompletionRequest: "prompt", ResponsesRequest: "input", MessagesRequest: "system"}
@@ -33,7 +32,7 @@ UNITS = [
 ]  # fmt: skip
 
 
-def bodies(count: int) -> Iterator[tuple[type[Body], bytes]]:
+def bodies(count: int) -> Iterator[tuple[type[Strict], bytes]]:
     """Bodies up to the limit: one part again and again, at some field, some of them broken off."""
     luck = random.Random(0)
     for _ in range(count):
@@ -46,7 +45,7 @@ def bodies(count: int) -> Iterator[tuple[type[Body], bytes]]:
         yield kind, (text + luck.choice(["]}", "", "}"])).encode()
 
 
-def parsed(kind: type[Body], body: bytes) -> None:
+def parsed(kind: type[Strict], body: bytes) -> None:
     """Parse a body; it may be refused."""
     try:
         parse(kind, body, "refuse")
@@ -67,7 +66,7 @@ def test_no_body_takes_longer_than_reading_the_largest_list_of_numbers() -> None
     def yardstick() -> float:
         return 1.5 * seconds(json.loads, largest)
 
-    def is_slow(kind: type[Body], body: bytes) -> bool:
+    def is_slow(kind: type[Strict], body: bytes) -> bool:
         """In every of several tries, each beside the machine as it is in that moment."""
         return all(seconds(parsed, kind, body) > yardstick() for _ in range(5))
 

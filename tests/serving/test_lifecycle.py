@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
@@ -13,13 +12,10 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from subprocess import PIPE
-from types import SimpleNamespace
-from typing import Any
 
 import httpx2
 import pytest
 import torch
-from prometheus_client import Counter as Counter_
 from tests import tiny
 from tests.processes import Started
 from tests.serving.served import NAME, Served, serving, solved
@@ -28,11 +24,8 @@ from tyler.engine.native.engine import Engine
 from tyler.engine.request import Event
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.shared_engine import DecodingError, Turn
+from tyler.engine.shared_engine import Turn
 from tyler.model import Tyler
-from tyler.serving.errors import ClientGone
-from tyler.serving.guard import Guard
-from tyler.serving.settings import ServerSettings
 
 LONG = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 180, "tyler": {"router": "never"}}
 SHORT = LONG | {"max_tokens": 2}
@@ -101,7 +94,7 @@ def test_a_quiet_stream_is_kept_alive_by_comments_that_clients_skip(
         assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
 
 
-def test_what_reads_beside_the_engine_leaves_answers_as_much_time_as_it_takes(
+def test_what_reads_beside_the_engine_lets_answers_go_on_between_its_passes(
     slow: None, endless: dict, model: Tyler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps, step = list[Engine](), Engine.step
@@ -122,7 +115,7 @@ def test_what_reads_beside_the_engine_leaves_answers_as_much_time_as_it_takes(
         answer.close()
         client.close()
     assert all(before == after for before, after in seen), "a step was taken within a pass"
-    assert all(later[0] - earlier[1] >= 2 for earlier, later in pairwise(seen)), "answers waited"
+    assert all(later[0] > earlier[1] for earlier, later in pairwise(seen)), "answers waited"
 
 
 def test_what_nobody_waits_for_ends_before_its_next_pass(model: Tyler) -> None:
@@ -146,7 +139,7 @@ def test_what_nobody_waits_for_ends_before_its_next_pass(model: Tyler) -> None:
         def fails(turn: Turn) -> None:
             raise RuntimeError("no room")
 
-        with pytest.raises(DecodingError, match="reading failed: RuntimeError: no room"):
+        with pytest.raises(RuntimeError, match="no room"):
             served.soon(served.service.dispatcher.beside_steps(fails)).result(timeout=300)
         assert served.get("/health/ready").status_code == 200
 
@@ -233,35 +226,11 @@ def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
         assert served.metric("request_failed_total") == 3
 
 
-def test_a_client_that_leaves_a_stream_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
-    async def left(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        raise RuntimeError("response already started") from ClientGone()
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        pass
-
-    settings = ServerSettings()
-    metrics = SimpleNamespace(requests=Counter_("r", "requests", ["route", "status"], registry=None))
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/v1/models",
-        "headers": [(b"host", b"localhost")],
-        "client": None,
-    }
-    asyncio.run(Guard(left, settings, metrics)(scope, receive, send))
-    assert not caplog.records
-
-
 # ------------------------------------------------------------------------------------------------ the end
 
 
 def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
-    """A process of its own: not ready at once, no new answers, the old one complete, exit status 0."""
+    """A process of its own: no new connections, the old answer complete, exit status 0."""
     log = tmp_path / "audit.jsonl"
     process = Started(["serve", "mini", "--port", "0", "--log", str(log)], tmp_path / "said.txt")
     try:
@@ -275,12 +244,9 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
             lines = answer.iter_lines()
             next(lines)
             process.send(signal.SIGTERM)
-            with httpx2.Client(base_url=url[0], timeout=300) as other:
-                while (ready := other.get("/health/ready")).status_code == 200:
-                    time.sleep(0.01)
-                assert ready.json()["status"] == "draining" and other.get("/health/live").status_code == 200
-                refused = other.post("/v1/chat/completions", json=body)
-                assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
+            with pytest.raises(httpx2.TransportError):
+                while True:
+                    httpx2.get(f"{url[0]}/health/ready", timeout=300)
             rest = [line for line in lines if line]
             assert rest[-1] == "data: [DONE]"
             assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("length", "stop")

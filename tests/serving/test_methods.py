@@ -12,7 +12,7 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
-from tyler.reasoners.memgen import method as memgen
+from tyler.reasoners.memgen import model as memgen
 from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.reasoners.softcot import method as softcot
@@ -31,12 +31,12 @@ def built(module: ModuleType) -> Any:
         return SoftCot.start(backbone, backbone, model.prompt, Wording("Think {n} times: {problem}", "", 3))
     if module is memgen:
         return MemGen.start(backbone)
-    return cot.plain(tiny.tyler("qwen2"))
+    return cot.backbone_alone(tiny.tyler("qwen2"))
 
 
 @pytest.mark.parametrize("module", [cot, soft_thinking, swireasoning, softcot, memgen])
 def test_a_baseline_is_served_and_answers_as_it_does_in_an_evaluation(module: ModuleType) -> None:
-    reasoner = module.reasoner(built(module), module.Settings())
+    reasoner = module.reasoner(built(module), module.METHOD.settings())
     bounded = AnswerSettings(max_new_tokens=10, max_generated=10)  # as the server has it
     problem = Problem("1", "jsonl", tiny.MEDIUM, "5")
     (answer,) = reasoner.model.shared_engine.run([reasoner.request(problem, bounded)])

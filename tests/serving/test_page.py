@@ -16,11 +16,11 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.lens.block import blocks_of, read_block
 from tyler.model import Tyler
-from tyler.serving import page, page_api
+from tyler.serving import page
 from tyler.serving.generation import router_name
-from tyler.serving.page_api import CONTROL_TOKENS, EXAMPLES
+from tyler.serving.page import CONTROL_TOKENS, EXAMPLES
 
-ASKED = {"model": NAME, "question": "x", "max_new_tokens": 24}
+ASKED = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_new_tokens": 24}
 
 
 def events(served: Served, body: dict[str, Any], path: str = "/api/answers") -> list[tuple[str, dict[str, Any]]]:
@@ -113,7 +113,7 @@ def test_a_lens_that_finds_no_room_says_so(served: Served, model: Tyler, monkeyp
     def no_room(*_: object) -> None:
         raise ValueError("memory=1 holds no answer")
 
-    monkeypatch.setattr(page_api, "read_block", no_room)
+    monkeypatch.setattr(page, "read_block", no_room)
     answer = solved(model, "x", max_new_tokens=24)
     origin = {"prompt_ids": answer.prompt_ids, "actions": answer.actions}
     found = served.post("/api/lens", {"model": NAME, "answer": origin, "invocation": 0})
@@ -121,10 +121,14 @@ def test_a_lens_that_finds_no_room_says_so(served: Served, model: Tyler, monkeyp
 
 
 REFUSED = [
-    ("/api/answers", {"model": NAME}, "send a question, messages or a branch"),
-    ("/api/answers", ASKED | {"branch": {"prompt_ids": [1], "actions": []}}, "send a question, messages or a branch"),
+    ("/api/answers", {"model": NAME}, "send messages or a branch"),
+    ("/api/answers", ASKED | {"branch": {"prompt_ids": [1], "actions": []}}, "send messages or a branch"),
     ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [2], "actions": [10**6]}}, "branch holds 1000000"),
-    ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [10**6], "actions": []}}, "is out of range"),
+    (
+        "/api/answers",
+        {"model": NAME, "branch": {"prompt_ids": [10**6], "actions": []}},
+        "the prompt has tokens from 1000000",
+    ),
     ("/api/answers", ASKED | {"max_new_tokens": 65}, "up to 64"),
     ("/api/answers", ASKED | {"depth": 1}, "depth is not supported"),
     ("/api/answers", ASKED | {"model": "other"}, "not served here"),

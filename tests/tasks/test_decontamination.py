@@ -356,7 +356,9 @@ def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(tmp_p
     near = traces(tmp_path / "train.jsonl", NEAR.replace("friends", "neighbours"), "What is 2 + 3?")
     training, held_out = Selection("jsonl", path=near), [Selection("jsonl", path=traces(tmp_path / "test.jsonl", NEAR))]
     assert len(load_training(training, held_out, "refuse")) == 2
-    assert "1 training problems are nearly held-out ones (kept; data.on_overlap=drop leaves them out)" in caplog.text
+    assert (
+        "training problems that are nearly held-out ones: 1 (kept; data.on_overlap=drop leaves them out)" in caplog.text
+    )
     assert "train-1 ~ jsonl test-1" in caplog.text
     assert [problem.id for problem in load_training(training, held_out, "drop")] == ["train-2"]
 

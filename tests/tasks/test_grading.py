@@ -370,6 +370,7 @@ def test_whether_a_thought_is_open_follows_from_the_end_of_the_prompt(prompt: st
         ("gsm8k", ["18", r"\$18", r"18\text{ dollars}", "17", "17"], [[0, 1, 2], [3, 4]]),
         ("svamp", ["2.5", r"\frac{5}{2}", r"2\frac{1}{2}", "2 1/2", "clips", "clips"], [[0, 1, 2, 3], [4, 5]]),
         ("mawps", ["3", "4", "3.0"], [[0, 2], [1]]),
+        ("chains", ["3", "4", "3.0"], [[0, 2], [1]]),
         ("math500", [r"2\sqrt3", r"\sqrt{12}", "3", "x=3"], [[0, 1], [2, 3]]),
         ("math500", [r"\text{(B)}", "B", "C"], [[0, 1], [2]]),
         ("math500", ["(1, 2", "(1, 2", "3"], [[0, 1], [2]]),

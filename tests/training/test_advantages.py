@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tyler.training.advantages import degenerate_groups, group_advantages
+from tyler.training.policy_losses import degenerate_groups, group_advantages
 
 
 def test_advantages_match_the_equation_written_as_loops():

@@ -10,12 +10,14 @@ from torch import Tensor
 
 import tiny
 from tyler.config import sizes
-from tyler.config.loops import CalibrationConfig
+from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage2Config
+from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.training import calibration
 from tyler.training.calibration import (
     NO_OPERATOR,
     Decisions,
+    boundary_requests,
     calibration_report,
     collect_decisions,
     fit_psi,
@@ -26,7 +28,9 @@ NAMES = [operator.name for operator in tiny.OPERATORS]
 
 
 def collect(model: Tyler, seed: int = 0, temperature: float = 1.0) -> Decisions:
-    return collect_decisions(model, tiny.PROMPTS * 4, temperature=temperature, max_new_tokens=40, slots=8, seed=seed)
+    settings = Stage2Config(max_new_tokens=40, seed=seed)
+    config = Config(operators=tiny.OPERATORS, stage2=settings, grpo=GrpoConfig(temperature=temperature))
+    return collect_decisions(model, model.shared_engine.run(boundary_requests(model, tiny.PROMPTS * 4, config)))
 
 
 def separable(count: int = 600, dim: int = 16) -> Decisions:
@@ -125,7 +129,7 @@ def test_no_more_logits_exist_at_a_time_than_promised(monkeypatch: pytest.Monkey
             rows.append(states.numel() // states.shape[-1])
         return linear(states, weight, *bias)
 
-    monkeypatch.setattr(sizes, "LOGITS", 4 * len(head))
+    monkeypatch.setattr(sizes, "MAX_LOGITS", 4 * len(head))
     monkeypatch.setattr(calibration.nn.functional, "linear", counted)
     found = collect(model)
     monkeypatch.undo()

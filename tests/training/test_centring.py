@@ -19,7 +19,8 @@ from tyler.model import Tyler
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
 from tyler.training import stage1
 from tyler.training.centring import centre
-from tyler.training.stage1 import Stage1Trainer, centring_examples, load_whole_backbone, new_operators
+from tyler.training.command import load_backbone
+from tyler.training.stage1 import Stage1Trainer, centring_examples, new_operators
 from tyler.training.teacher_forcing import synthesize
 from tyler.training.traces import load_traces
 
@@ -30,7 +31,7 @@ def started(*overrides: str) -> tuple[Tyler, Stage1Config, list[Any]]:
     """New operators of `mini`, uncentred, with the settings and the traces of Stage 1."""
     config = load_config("mini", (*SHORT, *overrides))
     torch.manual_seed(3)
-    backbone = load_whole_backbone(config)
+    backbone = load_backbone(config)
     return new_operators(config, backbone), config.stage1, load_traces(config, backbone)
 
 

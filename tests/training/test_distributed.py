@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,26 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import tiny
+from documents import commands, steps
 from processes import together
-from tyler.config.loops import InsertionsConfig, Stage1Config
+from tyler.config.loops import InsertionsConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
+from tyler.engine.request import Request
+from tyler.engine.trajectory import Trajectory
+from tyler.engine.weight_watch import WeightWatch
+from tyler.modeling.additions import of_policy, of_synthesizer
 from tyler.runs.json_lines import read_jsonl
+from tyler.tasks.problem import Verdict
+from tyler.tasks.sandbox.sandbox import SandboxError
 from tyler.training import distributed, stage1, stage2, verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
 from tyler.training.loop import Step
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
+from tyler.training.rollouts import NativeRollouts
+from tyler.training.sharding import shard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,7 +196,7 @@ def test_every_process_drops_its_own(tmp_path: Path) -> None:
 def drawn() -> list[float]:
     with joined(QUICK):
         torch.manual_seed(5)
-        distributed.draw_apart(torch.initial_seed(), step=2)
+        distributed.seed_rank_rng(torch.initial_seed(), step=2)
         return torch.rand(3).tolist()
 
 
@@ -199,18 +209,21 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         model = test_stage1.fresh()
         examples = stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)
         if distributed.world() > 1:
-            stage1.shard(model, ONE_BLOCK, 2, CPU)
+            shard(model, CPU, {})
         losses = [test_stage1.accumulated(model, examples, MicroBatches(1), recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
         layers = [model.backbone.decoder.layers[0], model.synthesizer.decoder.layers[0]]
-        held = [one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in frozen_matrices(layers)]
         drawn = [one.grad.numpy() for one in parameters if one.grad is not None]
-        return [losses, drawn, sum(held)]
+        with torch.no_grad():  # after a pass that no backward pass follows, too
+            model.backbone.decoder(inputs_embeds=model.backbone.embed(torch.tensor([[1, 2]])))
+        return [losses, drawn, held(layers)]
 
 
-def frozen_matrices(layers: list[nn.Module]) -> list[Tensor]:
-    return [one for layer in layers for one in layer.parameters() if one.dim() == 2 and not one.requires_grad]
+def held(layers: Iterable[nn.Module]) -> int:
+    """Numbers of frozen matrices that this process has."""
+    matrices = [one for layer in layers for one in layer.parameters() if one.dim() == 2 and not one.requires_grad]
+    return sum(one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in matrices)
 
 
 ONE_BLOCK = Stage1Config(batch_size=4, insertions=InsertionsConfig(min=1, max=1))
@@ -226,12 +239,12 @@ def test_sharded_layers_give_the_loss_and_gradients_of_whole_ones(recompute: boo
         assert found_held == held // 2
 
 
-def train_sharded(path: Path, shard: bool) -> dict[str, Tensor]:
+def train_sharded(path: Path, sharded: bool) -> dict[str, Tensor]:
     with joined(QUICK):
         model = test_stage1.fresh()
-        settings = ONE_BLOCK.model_copy(update={"steps": 2, "shard_layers": shard, "learning_rate": 0.01})
-        if shard:
-            stage1.shard(model, settings, 2, CPU)
+        settings = ONE_BLOCK.model_copy(update={"steps": 2, "shard_layers": sharded, "learning_rate": 0.01})
+        if sharded:
+            shard(model, CPU, {})
         with opened_run(STAGE1.model_copy(update={"stage1": settings}), path) as run:
             stage1.Stage1Trainer(model, test_stage1.traces_for(model), settings).train(run)
     return {name: one.detach().numpy() for name, one in model.synthesizer.named_parameters() if one.requires_grad}
@@ -252,10 +265,90 @@ def test_a_run_over_shards_saves_an_ordinary_checkpoint(tmp_path: Path) -> None:
     assert manifests[0] == manifests[1] and digests[0] == digests[1]
 
 
+class Recording(NativeRollouts):
+    """Answers, and keeps them by the version that gave them and what was asked."""
+
+    kept: dict[Any, Trajectory]
+
+    def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
+        answers = super().answer(requests)
+        self.kept |= {asked(self.version, one): answer for one, answer in zip(requests, answers, strict=True)}
+        return answers
+
+
+@dataclass
+class Recorded:
+    """Rollouts of an engine that has weights of its own, as vLLM has them."""
+
+    kept: dict[Any, Trajectory]
+    version: int = 0
+
+    def update(self, version: int) -> None:
+        self.version = version
+
+    def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
+        return [self.kept[asked(self.version, one)] for one in requests]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def asked(version: int, request: Request) -> Any:
+    return version, tuple(request.prompt_ids), request.sampling.seed
+
+
+def sometimes_unjudged(task: str, completion: str, gold: str, **_: object) -> Verdict:
+    """The verifier of Stage 2's tests where it runs; answers to one problem it cannot judge."""
+    if gold == UNJUDGED:
+        raise SandboxError("no sandbox")
+    return test_stage2.verdict(task, completion, gold)
+
+
+UNJUDGED = "unjudged"
+SOME = [replace(one, answer=UNJUDGED) if n == 1 else one for n, one in enumerate(test_stage2.PROBLEMS)]
+IN_STEP = test_stage2.with_settings(STAGE2, batch_size=4, micro_batch_size=1)
+
+
+def learn_sharded(path: Path, kept: dict[Any, Trajectory], recompute: bool) -> list[Any]:
+    """Stage 2 with recorded rollouts, or alone with its own, which are kept: weights, and how many numbers it holds."""
+    verdicts.grade = sometimes_unjudged
+    with joined(QUICK):
+        shards = distributed.world() > 1
+        model = test_stage2.fresh()
+        config = test_stage2.with_settings(IN_STEP, shard_layers=shards, gradient_checkpointing=recompute)
+        parts, recording = stage2.parts_of(model, config), Recording(model.shared_engine, config.decoding)
+        recording.kept = kept
+        if shards:
+            shard(model, CPU, {"stage2.batch_size": config.stage2.batch_size})
+        watch = WeightWatch(model.backbone.model, [model.policy, model.synthesizer])
+        parts = replace(parts, rollouts=Recorded(kept) if shards else recording)
+        with opened_run(config, path) as run:
+            stage2.Stage2Trainer(model, SOME, SOME[:3], config, parts).train(run)
+        assert watch.changed and not watch.theta_changed, "an engine takes eta and psi, and need not start again"
+        assert of_policy(model.policy).adapter and of_synthesizer(model.synthesizer, model.operators).adapter
+        views = (model.backbone.decoder, model.synthesizer.decoder, model.policy.decoder)
+        learned = {name: one.detach().numpy() for name, one in model.policy.named_parameters() if one.requires_grad}
+        return [learned, held(layer for view in views for layer in view.layers)]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_stage_2_over_shards_learns_from_an_engines_rollouts_what_one_process_learns(
+    recompute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "grade", verdicts.grade)  # put back what the next line sets
+    kept: dict[Any, Trajectory] = {}
+    expected, whole = learn_sharded(tmp_path / "whole", kept, recompute)
+    for learned, part in together(2, learn_sharded, tmp_path / "shards", kept, recompute):
+        assert_close(learned, expected)
+        assert part == whole // 2
+    assert_same_log(tmp_path / "shards", tmp_path / "whole")
+    assert read_jsonl(tmp_path / "shards" / "metrics.jsonl")[1]["stage2/left_out"] == 0.25
+
+
 def shard_badly(batch_size: int, num_development: int) -> Any:
     with joined(QUICK):
-        config = ONE_BLOCK.model_copy(update={"batch_size": batch_size})
-        stage1.shard(test_stage1.fresh(), config, num_development, CPU)
+        counts = {"batch_size": batch_size, "the number of development traces": num_development}
+        shard(test_stage1.fresh(), CPU, counts)
 
 
 def test_what_would_let_processes_fall_out_of_step_is_refused() -> None:
@@ -265,6 +358,10 @@ def test_what_would_let_processes_fall_out_of_step_is_refused() -> None:
         shard_badly(4, 2)
     with pytest.raises(ValueError, match=r"shard_layers needs insertions.max=1, got 3"):
         Stage1Config(shard_layers=True, insertions=InsertionsConfig(max=3))
+    with pytest.raises(ValueError, match=r"shard_layers needs micro_batch_tokens=null, got auto"):
+        Config(stage2=Stage2Config(shard_layers=True, micro_batch_tokens="auto"))
+    with pytest.raises(ValueError, match="the native engine decodes with whole layers; set decoding"):
+        Config(stage2=Stage2Config(shard_layers=True))
 
 
 # ------------------------------------------------------------------------------------------------ launchers
@@ -306,6 +403,16 @@ def test_torchrun_trains_both_stages(tmp_path: Path) -> None:
     assert "tyler: process 0: runs/mini-stage1 already holds a run" in again.stderr
 
 
+@pytest.mark.slow
+def test_the_sharded_learner_of_the_tutorial_trains(root: Path, tmp_path: Path) -> None:
+    page = "docs/tutorials/training.md"
+    (step,) = [one for one in steps((root / page).read_text(), page) if "shard_layers" in one.text]
+    (arguments,) = commands(step.text)
+    done = launch(*arguments, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_jsonl(tmp_path / "runs" / "mini-stage1" / "metrics.jsonl")[-1]["step"] == 2
+
+
 # ----------------------------------------------------------------------------------------- shares and sums
 
 
@@ -323,7 +430,7 @@ def test_shares_are_neighbours_in_order_and_even(count: int, world: int, monkeyp
 def reduced() -> list[Any]:
     with joined(QUICK):
         parameters = [nn.Parameter(torch.full((2,), float(distributed.rank()))) for _ in range(3)]
-        distributed.copy_from_first(parameters)
+        distributed.broadcast_from_rank_zero(parameters)
         parameters[0].grad = torch.tensor([1.0, 2.0]) * (distributed.rank() + 1)
         if distributed.rank() == 1:
             parameters[1].grad = torch.tensor([5.0, 6.0])

@@ -20,8 +20,7 @@ from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.training.command import opened_run
 from tyler.training.loop import batch_at, training_steps
-from tyler.training.optimizer import Optimization, learning_rate_factor
-from tyler.training.state import load_state, save_state, state_bytes
+from tyler.training.optimizer import Optimization, learning_rate_factor, load_state, save_state, state_bytes
 
 CONFIG = "stage1:\n  steps: 4\n"
 

@@ -29,25 +29,25 @@ def read(lengths: Sequence[int], part: Sequence[int]) -> int:
 
 def test_micro_batches_begin_with_the_longest_and_have_each_row_once() -> None:
     lengths = [5, 90, 7, 80, 6, 85, 100]
-    parts = MicroBatches(3).cut(lengths)
+    parts = MicroBatches(3).split(lengths)
     assert parts == [[6, 1, 5], [3, 2, 4], [0]]
 
 
 def test_a_batch_that_fits_at_once_keeps_its_order() -> None:
     for rule in (MicroBatches(3), MicroBatches(), MicroBatches(positions=63)):
-        assert rule.cut([20, 21, 20]) == [[0, 1, 2]]
-        assert rule.cut([]) == []
+        assert rule.split([20, 21, 20]) == [[0, 1, 2]]
+        assert rule.split([]) == []
 
 
 def test_a_micro_batch_of_tokens_ends_before_it_is_too_large() -> None:
-    assert MicroBatches(positions=40).cut([20, 21, 20]) == [[1], [0, 2]]
-    assert MicroBatches(positions=250).cut([100, 91, 90, 50, 10]) == [[0, 1], [2, 3, 4]]
-    assert MicroBatches(positions=40).cut([1000, 20, 19]) == [[0], [1, 2]], "a row is never cut"
+    assert MicroBatches(positions=40).split([20, 21, 20]) == [[1], [0, 2]]
+    assert MicroBatches(positions=250).split([100, 91, 90, 50, 10]) == [[0, 1], [2, 3, 4]]
+    assert MicroBatches(positions=40).split([1000, 20, 19]) == [[0], [1, 2]], "a row is never cut"
 
 
 @given(st.lists(st.integers(1, 600), max_size=40), st.integers(1, 2000))
 def test_micro_batches_of_tokens_stay_within_their_bounds_and_lose_no_row(lengths: list[int], positions: int) -> None:
-    parts = MicroBatches(positions=positions).cut(lengths)
+    parts = MicroBatches(positions=positions).split(lengths)
     assert sorted(place for part in parts for place in part) == list(range(len(lengths)))
     for part in parts:
         if len(part) > 1:
@@ -58,7 +58,7 @@ def test_micro_batches_of_tokens_stay_within_their_bounds_and_lose_no_row(length
 
 def test_rows_of_one_length_are_counted_as_they_are_cut() -> None:
     for rule in (MicroBatches(), MicroBatches(3), MicroBatches(positions=350), MicroBatches(positions=20)):
-        assert rule.rows_at_once(100, 8) == len(rule.cut([100] * 8)[0])
+        assert rule.rows_at_once(100, 8) == len(rule.split([100] * 8)[0])
 
 
 def test_a_rule_without_a_limit_takes_the_one_that_it_is_given() -> None:

@@ -104,7 +104,7 @@ def test_none_leaves_an_answer_out(source: Any) -> None:
         ("return [1.0]", r"'f' gave 1 values for 2 answers"),
         ("return [1.0, math.nan]", r"'f' gave nan for answer 2 of 2"),
         ("return ['good', 1]", r"'f' gave .*good.* for answer 1 of 2"),
-        ("return 3", r"mine.py:f gave '3'; it must give a list"),
+        ("return 3", r"mine.py:f gave 3; it must give a list"),
         ("os._exit(3)", r"the process of the reward .*mine.py:f ended \(exit code 3\)"),
     ],
 )

@@ -35,8 +35,8 @@ from tyler.tasks.prompts import Prompt
 from tyler.training import stage1
 from tyler.training.command import development_problems, origin_of
 from tyler.training.micro_batches import MicroBatches
+from tyler.training.optimizer import state_bytes
 from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions
-from tyler.training.state import state_bytes
 from tyler.training.teacher_forcing import Example, num_positions
 from tyler.training.traces import Trace, load_development, load_traces, most_latents, tokenize, warn_of_idle
 
@@ -217,7 +217,7 @@ def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces:
     config = Stage1Config(batch_size=5, insertions=InsertionsConfig(min=1, max=4))
     examples: list[Example] = draw_batch(traces, config, 0)
     assert len({len(example.target_ids) for example in examples}) > 1, "micro-batches must weigh differently"
-    assert len(pieces.cut([num_positions(example, model.heads) for example in examples])) > 1
+    assert len(pieces.split([num_positions(example, model.heads) for example in examples])) > 1
     found = []
     for rule in (MicroBatches(), pieces):
         for parameter in model.synthesizer.trainable():

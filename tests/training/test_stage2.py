@@ -28,11 +28,11 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import grpo, packing, stage1, stage2, verdicts
-from tyler.training.advantages import group_advantages
-from tyler.training.command import load_askable
+from tyler.training.command import load_problems_that_fit
+from tyler.training.optimizer import state_bytes
+from tyler.training.policy_losses import group_advantages
 from tyler.training.rollouts import Rollout
 from tyler.training.stage2 import Stage2Trainer
-from tyler.training.state import state_bytes
 
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
 NAMES = [operator.name for operator in tiny.OPERATORS]
@@ -154,11 +154,11 @@ def test_problems_that_leave_no_room_for_an_answer_are_left_out_by_name(
     model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * room, max_new_tokens=1)])
     with pytest.raises(ValueError, match="the prompt has"):
         model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * (room + 1), max_new_tokens=1)])
-    problems, development = load_askable(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
     assert [problem.id for problem in problems] == ["train-1", "train-3"] and development == []
     assert f"left out 1 of 3 training problems, with prompts of over {room} tokens: train-2" in caplog.text
     with pytest.raises(ValueError, match=r"all 3 training problems have prompts of more than 2 tokens"):
-        load_askable(config, config.stage2, model.request, 2)
+        load_problems_that_fit(config, config.stage2, model.request, 2)
 
 
 def test_a_seed_depends_on_every_part_and_not_on_the_machine() -> None:
@@ -657,6 +657,11 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
     with pytest.raises(ValueError, match=r"is not finished \(step 1 of 5\): resume it first .*--start .*step-1$"):
         stage2.run(config, start=start, output=tmp_path / "run")
     noted.write_text(whole)
+    manifest = start / "checkpoints" / "step-1" / "tyler.json"
+    manifest.rename(tmp_path / "tyler.json")
+    with pytest.raises(ValueError, match=r"step-1, is damaged \(it has no manifest\): restore it"):
+        stage2.run(config, start=start, output=tmp_path / "run")
+    (tmp_path / "tyler.json").rename(manifest)
     with pytest.raises(ValueError, match=r"backbone holds no Stage 1 model"):
         stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
     with pytest.raises(ValueError, match=r"mini-tyler is a stage2 model; Stage 2 starts from a Stage 1 model"):

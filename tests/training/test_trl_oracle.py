@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tyler.training.advantages import group_advantages
-from tyler.training.policy_losses import AnchoredLoss, anchor_loss
+from tyler.config.loops import ObjectiveConfig
+from tyler.training.policy_losses import AnchoredLoss, anchor_loss, group_advantages
 
 pytest.importorskip("trl", reason="TRL is a development dependency and only the oracle of this test")
 from trl import GRPOTrainer
@@ -123,7 +123,8 @@ def trl_loss(
 
 def our_loss(batch: dict[str, Tensor], operators: Tensor | None = None, **settings: object) -> tuple[Tensor, Tensor]:
     """Our loss and its gradient on the same numbers."""
-    loss = AnchoredLoss(kl_weight=0.03, max_actions=LONGEST, **settings)
+    anchor_weight = settings.pop("anchor_weight", 0.0)
+    loss = AnchoredLoss(ObjectiveConfig(**{"correction": "none"} | settings), LONGEST, 0.03, anchor_weight)
     logprobs = batch["logprobs"].clone().requires_grad_()
     operators = torch.zeros_like(batch["mask"]) if operators is None else operators
     groups, counted = torch.arange(GROUPS).repeat_interleave(GROUP_SIZE), torch.ones(BATCH, dtype=torch.bool)
@@ -142,7 +143,7 @@ def our_loss(batch: dict[str, Tensor], operators: Tensor | None = None, **settin
 def test_every_loss_and_its_gradient_equal_those_of_trl(seed: int, loss: str, high: float, importance: str) -> None:
     batch = make_batch(seed)
     expected, expected_gradient, metrics = trl_loss(batch, loss=loss, importance=importance, high=high)
-    found, gradient = our_loss(batch, normalization=loss, importance=importance, clip_range_high=high)
+    found, gradient = our_loss(batch, loss=loss, importance=importance, clip_range_high=high)
     assert metrics["clip_ratio/region_mean"][0] > 0, "the batch must exercise the clip"
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-10)
@@ -167,8 +168,8 @@ def test_importance_weights_are_truncated_as_trl_truncates_them(correction: str)
 def test_the_anchored_loss_stands_beside_every_loss(loss: str) -> None:
     batch = make_batch(1)
     operators = batch["mask"] & (torch.arange(ACTIONS) % 3 == 0)
-    alone, _ = our_loss(batch, normalization=loss)
-    anchored, _ = our_loss(batch, operators, normalization=loss, anchor_weight=0.5)
+    alone, _ = our_loss(batch, loss=loss)
+    anchored, _ = our_loss(batch, operators, loss=loss, anchor_weight=0.5)
     ratio = (batch["logprobs"] - batch["old"]).exp()
     advantages = group_advantages(batch["rewards"]).flatten()[:, None]
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)

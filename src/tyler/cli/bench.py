@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 from tyler.cli.logs import loading
 from tyler.cli.options import ModelName, load_reasoner
-from tyler.evaluation.options import Decoding, Placement, SomeFolder
+from tyler.evaluation.options import Decoding, OptionalFolder, Placement
 
 if TYPE_CHECKING:
     from tyler.engine.request import Request
@@ -24,7 +24,7 @@ DECODING, PLACEMENT = Decoding(max_new_tokens=256), Placement()
 def bench(
     model: ModelName,
     task: Annotated[str, arg(metavar="TASK")] = "mini",
-    data: SomeFolder = None,
+    data: OptionalFolder = None,
     count: int = 32,
     slots: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (1, 8, 32),
     decoding: Annotated[Decoding, arg(name="")] = DECODING,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from tyler.cli.options import Overrides
-from tyler.evaluation.options import SomeFile
+from tyler.evaluation.options import OptionalFile
 
 if TYPE_CHECKING:
     from tyler.evaluation.folders import AnyRun
@@ -52,7 +52,8 @@ def row(run: AnyRun) -> dict[str, Any]:
         best = run.best
         best_value = None if best is None else f"{best.metric.partition('/')[2]} {best.value:.4g} at step {best.step}"
     else:
-        best_value = None if run.accuracy is None else f"accuracy {100 * run.accuracy:.1f}%"
+        accuracy, so_far = run.accuracy, "" if run.status == "finished" else " so far"
+        best_value = None if accuracy is None else f"accuracy {100 * accuracy:.1f}%{so_far}"
     return {
         "what": run.what,
         "status": run.status,
@@ -89,7 +90,7 @@ def _show(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 def report(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")],
-    page: SomeFile = None,
+    page: OptionalFile = None,
 ) -> None:
     """Write one page of HTML about runs and evaluations, from their records: curves, tables, answers, settings.
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
-from tyler.evaluation.options import Answering, Asked, EndpointOptions, Matching, Questions, SomeFolder
+from tyler.evaluation.options import (
+    Answering,
+    EndpointOptions,
+    EvaluationRequest,
+    Matching,
+    OptionalFolder,
+    Questions,
+    flags_of,
+)
 from tyler.tasks.task import GradeOptions
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = Asked()
+DEFAULT = EvaluationRequest()
 
 
 def evaluate(
@@ -24,7 +33,7 @@ def evaluate(
     grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
     matching: Annotated[Matching, arg(name="")] = DEFAULT.matching,
     server: Annotated[EndpointOptions, arg(name="")] = DEFAULT.server,
-    output: SomeFolder = None,
+    output: OptionalFolder = None,
     compare: Annotated[tuple[Path, ...], arg(metavar="DIR DIR [DIR ...]", help_behavior_hint="")] = (),
     quiet: bool = False,
 ) -> None:
@@ -43,6 +52,9 @@ def evaluate(
     if compare:
         if len(compare) < 2:
             raise ValueError(f"--compare needs two or more evaluations, got only {compare[0]}; name another directory")
+        groups = (questions, answering, matching, server)
+        if given := [*filter(None, (model, output and "--output")), *chain.from_iterable(map(flags_of, groups))]:
+            raise ValueError(f"--compare reads evaluations that are there and asks nothing; omit {given[0]}")
         from tyler.evaluation import comparison
 
         comparison.run(*compare, mode=grading.mode)
@@ -55,7 +67,7 @@ def evaluate(
     if model and server.endpoint:
         raise ValueError(f"give either the model {model} or --endpoint {server.endpoint}, not both")
     with quietly(quiet):
-        options = Asked(questions, answering, grading, matching, server)
+        options = EvaluationRequest(questions, answering, grading, matching, server)
         options.check()
         from tyler.evaluation import command
 

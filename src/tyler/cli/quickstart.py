@@ -134,7 +134,7 @@ def configure(seed: int, scale: float) -> Config:
 def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     """Greedy Pass@1 on the fixed evaluation set."""
     decoding, problems = config.decoding, load_problems("mini", config.evaluation.split, count=config.evaluation.count)
-    reasoner = TylerReasoner(name, model, router, max_new_tokens=decoding.max_new_tokens, slots=decoding.slots)
+    reasoner = TylerReasoner(name, model, router=router, max_new_tokens=decoding.max_new_tokens, slots=decoding.slots)
     return evaluate(reasoner, problems)
 
 

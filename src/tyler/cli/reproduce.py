@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tyler.evaluation.options import EngineOptions, SomeBytes, SomeFolder, memory_of
+from tyler.evaluation.options import EngineOptions, OptionalBytes, OptionalFolder, memory_of
 
 if TYPE_CHECKING:
     from tyler.experiments.reproduction import Reproduction
@@ -45,10 +45,10 @@ def reproduce(
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ("all",),
     scale: str = "mini",
     seeds: Annotated[tuple[int, ...], arg(metavar="[N [N ...]]", help_behavior_hint="")] = (),
-    output: SomeFolder = None,
-    data: SomeFolder = None,
+    output: OptionalFolder = None,
+    data: OptionalFolder = None,
     earlier: Annotated[Path, arg(metavar="DIR", help_behavior_hint="")] = RESULTS,
-    memory: SomeBytes = None,
+    memory: OptionalBytes = None,
     hardware: Annotated[str, arg(metavar="NAME")] = "this",
     allow_code_execution: bool = False,
     engine: Annotated[EngineOptions, arg(name="")] = ON_NATIVE,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,7 +13,7 @@ import yaml
 from tyro.conf import UseAppendAction, arg
 
 from tyler.cli.options import ModelName, last_part
-from tyler.evaluation.options import Loading, RouterName, SomeFile, SomeNumber, router_of
+from tyler.evaluation.options import Loading, OptionalFile, OptionalNumber, RouterName, router_of
 
 if TYPE_CHECKING:
     from tyler.serving.settings import ServerSettings
@@ -30,7 +29,7 @@ class Listening:
     """The address to listen at; by default only this machine can reach it."""
     port: int = 8000
     """The port to listen at."""
-    api_key_file: SomeFile = None
+    api_key_file: OptionalFile = None
     """A file with the keys of which every client must send one: a line each, KEY or NAME KEY. Without it the variable
     TYLER_API_KEY holds the key; by default no key is needed."""
     allow_host: Several = ()
@@ -44,7 +43,7 @@ class Listening:
     """What becomes of a field of a request that the server does not know: a 400 that names it, or nothing."""
     max_probes: Annotated[int, arg(metavar="N")] = 5
     """After so many failed attempts to revive its engine the process ends with status 1, to be started again."""
-    drain_seconds: float = 30.0
+    drain_seconds: int = 30
     """How long answers in flight have to finish once the server is asked to stop."""
 
 
@@ -55,7 +54,7 @@ class Decoding(Loading):
     router: RouterName = None
     """learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last stage
     trained for."""
-    budget: SomeNumber = None
+    budget: OptionalNumber = None
     """The most invocations a request may ask for, and what it gets when it does not say; by default no limit."""
     max_new_tokens: int = 2048
     """The most actions a request may ask for, and what it gets when it does not say."""
@@ -63,15 +62,13 @@ class Decoding(Loading):
     """Answers decoded at once."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
-    invocations: Literal["inline", "first", "hidden"] = "inline"
-    """Where chats show invocations as reasoning: where they happen, all before the text, or not at all."""
 
 
 @dataclass(frozen=True)
 class Logging:
     """What is written down."""
 
-    log: SomeFile = None
+    log: OptionalFile = None
     """The audit log: one JSON line for each request, without its text."""
     log_text: bool = False
     """Put prompts and answers into the audit log too."""
@@ -111,8 +108,9 @@ def serve(
     from tyler.serving import server
 
     settings = settings_of(name or last_part(model), alias, listening, decoding, logging)
+    say_on_stderr(logging.log_level)
     # An address that is taken is reported before the model is loaded.
-    with server.logging_to_stderr(logging.log_level), server.listen(settings) as socket:
+    with server.listen(settings) as socket:
         loaded = registry.load(
             model,
             decoding.method,
@@ -127,17 +125,23 @@ def serve(
             slots=decoding.slots,
             engine=engine,
         )
-        try:
-            server.run(loaded, settings, socket)
-        except server.EngineLost as error:
-            print(f"tyler: {error}", file=sys.stderr)
-            raise SystemExit(1) from error
+        server.run(loaded, settings, socket)
+
+
+def say_on_stderr(level: str) -> None:
+    """Let what happens be said on stderr, from this level on; other packages say warnings."""
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("tyler").setLevel(level.upper())
 
 
 def settings_of(
     name: str, aliases: tuple[str, ...], listening: Listening, decoding: Decoding, logging: Logging
 ) -> ServerSettings:
     """The server's settings. Raises ValueError for invalid ones, and OSError for a log that cannot be written."""
+    from pydantic import ValidationError
+
     from tyler.serving.audit_log import check_writable
     from tyler.serving.settings import KEY_VARIABLE, ServerSettings, keys_in
 
@@ -145,11 +149,15 @@ def settings_of(
         check_writable(logging.log)
     file, key = listening.api_key_file, os.environ.get(KEY_VARIABLE)
     flags = vars(listening) | vars(decoding) | vars(logging)
-    given = {field.name: flags[field.name] for field in fields(ServerSettings) if field.name in flags}
+    given = {name: flags[name] for name in ServerSettings.model_fields if name in flags}
     given |= {"name": name, "aliases": aliases, "memory": decoding.bytes}
     given |= {"hosts": listening.allow_host, "origins": listening.allow_origin}
     given["api_keys"] = keys_in(file) if file is not None else {} if key is None else {KEY_VARIABLE: key}
-    return ServerSettings(**given)
+    try:
+        return ServerSettings(**given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ValueError(f"{wrong['loc'][0]}={wrong['input']}: {wrong['msg'].removeprefix('Value error, ')}") from error
 
 
 def with_config(argv: Sequence[str]) -> list[str]:

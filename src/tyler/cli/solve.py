@@ -15,7 +15,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from tyler.cli.logs import loading
 from tyler.cli.options import ModelName, load_reasoner
 from tyler.evaluation import options
-from tyler.evaluation.options import SomeFile
+from tyler.evaluation.options import OptionalFile
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
@@ -55,9 +55,9 @@ class Printing:
 class Files:
     """Many questions."""
 
-    input: SomeFile = None
+    input: OptionalFile = None
     """Questions, in .jsonl, .json, .csv or .parquet: `problem` or `messages` as in a chat, and `id` if there is one."""
-    answers: SomeFile = None
+    answers: OptionalFile = None
     """The file for their answers, a line of JSON each; the same command resumes it."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
@@ -156,7 +156,7 @@ def _print_answers_as_json(events: Iterable[Event], header: dict[str, Any], stre
     from dataclasses import asdict
 
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
-    from tyler.evaluation.question_files import told
+    from tyler.evaluation.question_files import answer_fields
 
     for event in events:
         match event:
@@ -166,7 +166,7 @@ def _print_answers_as_json(events: Iterable[Event], header: dict[str, Any], stre
                 _print_json({"event": "invocation", "sample": sample, **asdict(invocation)})
             case FinishEvent(index=sample, trajectory=trajectory):
                 kind = {"event": "finish"} if stream else {}
-                _print_json({**kind, **header, "sample": sample, **told(trajectory)})
+                _print_json({**kind, **header, "sample": sample, **answer_fields(trajectory)})
 
 
 def _print_json(line: dict[str, Any]) -> None:

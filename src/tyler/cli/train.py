@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
 from tyler.cli.options import ConfigName, Overrides, load_settings
-from tyler.evaluation.options import SomeFolder, SomeNumber
+from tyler.evaluation.options import OptionalFolder, OptionalNumber
 from tyler.reasoners.table import TRAININGS
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ METHOD = "One of " + ", ".join(f"{name} ({about})" for name, about in METHODS.it
 def train(
     method: Annotated[Positional[MethodName], arg(metavar="METHOD", help=METHOD)],
     config: ConfigName,
-    start: SomeFolder = None,
-    output: SomeFolder = None,
+    start: OptionalFolder = None,
+    output: OptionalFolder = None,
     resume: bool = False,
     dry_run: bool = False,
-    tokenizer: SomeFolder = None,
-    length: SomeNumber = None,
+    tokenizer: OptionalFolder = None,
+    length: OptionalNumber = None,
     lock: bool = True,
     quiet: bool = False,
     overrides: Overrides = (),
@@ -57,24 +57,22 @@ def train(
     Args:
         config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The run or saved model to start from: for stage2 by default runs/CONFIG-stage1, for the methods that
-            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, for sft a peft folder, by default none.
+            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, by default none.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
-        dry_run: Of stage1 and stage2: train nothing, but take one step of both stages with random weights, decode one
-            answer, and print parameters, memory and seconds. Needs no weights and writes nothing.
+        dry_run: Train nothing, but take one step with random weights, for stage1 and stage2 of both, and print
+            parameters, memory and seconds. Needs no weights and writes nothing.
         tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
-        length: Of a dry run: tokens of a Stage 1 trace; by default 256.
+        length: Of a dry run: tokens of a trace; by default 256.
         lock: With --no-lock, on a file system without locks: make sure that only one process writes the directory.
         quiet: Print warnings only, no progress and no summary.
         overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
-    if dry_run and method not in STAGES:
-        raise ValueError(f"--dry-run is for stage1 and stage2, not for {method}; `tyler plan {config}` has its memory")
-    if start is not None and method not in (continuable := ("stage1", "sft", *STARTS)):
+    if start is not None and method not in (continuable := ("stage1", *STARTS)):
         wanted = ", ".join(continuable)
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
     settings = _settings(config, overrides, lock)
-    if _rehearsed(settings, dry_run, tokenizer, length):
+    if _rehearsed(method, settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, method)
     start = start or (run_directory(config, STARTS[method]) if method in STARTS else None)
@@ -169,7 +167,7 @@ def _settings(config: str, overrides: Sequence[str], lock: bool) -> Config:
     return settings
 
 
-def _rehearsed(settings: Config, dry_run: bool, tokenizer: Path | None, length: int | None) -> bool:
+def _rehearsed(method: str, settings: Config, dry_run: bool, tokenizer: Path | None, length: int | None) -> bool:
     """Whether a dry run was asked for; if so it has been made."""
     if not dry_run:
         if tokenizer is not None or length is not None:
@@ -177,7 +175,7 @@ def _rehearsed(settings: Config, dry_run: bool, tokenizer: Path | None, length: 
         return False
     from tyler.planning import dry_run as rehearsal
 
-    rehearsal.run(settings, tokenizer=tokenizer, length=length)
+    rehearsal.run(settings, tokenizer, length, "stage1" if method in STAGES else method)
     return True
 
 

@@ -130,7 +130,7 @@ class CentringConfig(Section):
 
 
 class Stage1Config(TracesConfig):
-    """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
+    """Stage 1: the operators learn, the backbone is frozen (Section 4.1)."""
 
     latents: Literal["computed", "constant", "centred"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts N_k learned vectors, the same in every context. They
@@ -152,11 +152,6 @@ class Stage1Config(TracesConfig):
             )
         if self.shard_layers and self.latents == "centred":
             raise ValueError("shard_layers needs latents=computed or constant: centring reads traces beforehand")
-        if self.shard_layers and self.micro_batch_tokens is not None:
-            raise ValueError(
-                f"shard_layers needs micro_batch_tokens=null, got {self.micro_batch_tokens}: processes read their "
-                "layers in step, and their examples differ in length; set micro_batch_size"
-            )
         return self
 
 
@@ -319,7 +314,7 @@ class CalibrationConfig(Section):
 
 
 class Stage2Config(OptimizationConfig):
-    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 3.5).
+    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 4.2).
 
     `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
     """
@@ -329,6 +324,8 @@ class Stage2Config(OptimizationConfig):
     max_new_tokens: Count = 2048
     """Actions a rollout may have: visible tokens and invocations."""
     calibration: CalibrationConfig = CalibrationConfig()
+    shard_layers: bool = False
+    """Every process keeps a part of each layer (FSDP2) while it learns; rollouts come from vLLM (`decoding.engine`)."""
 
 
 class GrpoConfig(ObjectiveConfig):

@@ -34,15 +34,15 @@ def meaning(owner: type[BaseModel], name: str) -> str:
 def own_text(owner: type[BaseModel], name: str) -> str:
     """The text below a key, or an empty one; a class that changes only a default keeps its base's."""
     bases = [base for base in owner.__mro__ if issubclass(base, BaseModel) and name in base.model_fields]
-    return next((plain(text) for base in bases if (text := base.model_fields[name].description)), "")
+    return next((one_line(text) for base in bases if (text := base.model_fields[name].description)), "")
 
 
 def first_paragraph(owner: Any) -> str:
     """What a section is."""
-    return plain(inspect.getdoc(next(iter(sections_in(owner)), None)) or "")
+    return one_line(inspect.getdoc(next(iter(sections_in(owner)), None)) or "")
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """A text in one line."""
     return " ".join(inspect.cleandoc(text).split())
 

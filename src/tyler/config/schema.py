@@ -65,6 +65,21 @@ class Config(Loops, Trained):
         return self
 
     @model_validator(mode="after")
+    def _sharded_layers_are_read_in_step(self) -> Config:
+        for section, loop in (("stage1", self.stage1), ("stage2", self.stage2)):
+            if loop.shard_layers and loop.micro_batch_tokens is not None:
+                raise ValueError(
+                    f"{section}.shard_layers needs micro_batch_tokens=null, got {loop.micro_batch_tokens}: processes "
+                    "read their layers in step, and examples differ in length; set micro_batch_size"
+                )
+        if self.stage2.shard_layers and self.decoding.engine == "native":
+            raise ValueError(
+                "stage2.shard_layers: the native engine decodes with whole layers; set decoding.engine to vllm, which "
+                "holds weights of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _micro_batches_fit(self) -> Config:
         for section, loop in self.loops.items():
             rows, given = self.rows(section), loop.micro_batch_size

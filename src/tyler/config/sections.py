@@ -31,7 +31,7 @@ Linear = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 def suggest(word: str, allowed: Sequence[str]) -> str:
     """The end of a refusal: what was probably meant, and what is allowed."""
     close = get_close_matches(word, allowed, n=1)
-    return (f"; did you mean {close[0]!r}?" if close else ";") + f" allowed: {', '.join(allowed)}"
+    return (f"; did you mean {close[0]!r}?" if close else ";") + f" allowed: {', '.join(allowed) or 'none'}"
 
 
 class Section(BaseModel):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-CHUNK = 1024
-LOGITS = 2**25
+MAX_POSITIONS = 1024
+MAX_LOGITS = 2**25
 """At most so many positions, and so many logits, are computed at once: 128 MiB in float32."""
 
 
@@ -33,4 +33,4 @@ def bytes_of(given: object) -> int:
 
 def positions_at_once(num_actions: int) -> int:
     """How many positions' logits over `num_actions` actions exist at a time by default."""
-    return max(1, min(CHUNK, LOGITS // num_actions))
+    return max(1, min(MAX_POSITIONS, MAX_LOGITS // num_actions))

@@ -62,7 +62,6 @@ class BaseEngine(ABC):
         self.vocab_size = backbone.vocab_size
         self._names = [operator.name for operator in self.operators]
         self.waiting: deque[RequestState] = deque()
-        self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
 
     keeps_prefixes = False
@@ -98,20 +97,19 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Take the adapters' present weights; False where only a new engine can."""
+        """Take the adapters' present weights, where nothing is decoded; False where only a new engine can."""
 
     def release(self) -> bool:
         """Give back what memory can be given back while nothing is decoded; False where it is best dropped whole."""
         return False
 
-    @abstractmethod
-    def close(self) -> None:
-        """End it for good."""
+    def close(self) -> None:  # noqa: B027
+        """End it for good; nothing to do where nothing outlives it."""
 
     @property
     def busy(self) -> bool:
         """Whether any request waits or is decoded."""
-        return bool(self.waiting or self.running or self._aborted)
+        return bool(self.waiting or self.running)
 
     def add_request(self, request: Request) -> int:
         """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
@@ -122,7 +120,7 @@ class BaseEngine(ABC):
     def prepare(self, request: Request, *, streamed: bool = True) -> RequestState:
         """What a request starts as; `waiting` takes it whenever it is to begin.
 
-        `streamed` says whether tokens are reported as they come, or only the end. Raises PromptTooLong (a ValueError)
+        `streamed` says whether tokens and calls are told of, or only the end. Raises PromptTooLong (a ValueError)
         when the prompt does not fit the model's context, and ValueError for tokens that the model does not have and for
         settings that this engine does not follow.
         """
@@ -149,57 +147,60 @@ class BaseEngine(ABC):
 
     def counted(self, row: RequestState) -> int:
         """How much of `max_new_tokens` a row has used: it counts actions."""
-        return len(row.actions)
+        return len(row.choices)
 
-    def _operator(self, row: RequestState) -> int:
-        """The number of the operator that a row waits for."""
-        assert row.call is not None
-        return self._names.index(row.call.operator)
-
-    def _finish_if_full(self, row: RequestState, capacity: int) -> None:
-        """End a row where a limit is reached; any one action must fit after its context of at most `capacity`."""
+    def finish_if_full(self, row: RequestState, capacity: int) -> None:
+        """End a row where a limit is reached: of actions, of what is generated with the latents of the call that it
+        waits for, or of positions, of which there are `capacity`, so that any one action fits after its context. All
+        count the held tokens, too.
+        """
+        if row.finish_reason:
+            return
         latents = 0 if row.call is None else self.heads[row.call.operator].num_latents
-        row.finish_if_full(self.counted(row), capacity - self.longest_action, latents=latents)
+        most = row.request.max_generated
+        if self.counted(row) + len(row.held) >= row.request.max_new_tokens:
+            row.limited_by = "max_new_tokens"
+        elif most is not None and row.generated + max(latents, 1) > most:
+            row.limited_by = "max_generated"
+        elif row.length + len(row.held) > capacity - self.longest_action:
+            row.limited_by = "context" if capacity == self.max_positions else "memory"
+        else:
+            return
+        row.finish_reason, row.call = "length", None
 
     def abort(self, index: int) -> None:
         """End a waiting or running request; the next step tells of its end, with the reason "abort".
 
         Raises ValueError for an index that is neither waiting nor running.
         """
-        for row in (*self.waiting, *self.running):
-            if row.index == index:
-                row.finish_reason, row.call = "abort", None
-                if row in self.waiting:
-                    self.waiting.remove(row)
-                    self._aborted.append(row)
-                return
-        raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
+        row = next((row for row in (*self.waiting, *self.running) if row.index == index), None)
+        if row is None:
+            raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
+        row.finish_reason, row.call = "abort", None
 
     def take_aborted(self) -> list[RequestState]:
-        """The rows that were aborted while they waited, since the last look."""
-        aborted, self._aborted = self._aborted, []
+        """The rows that were aborted while they waited; they wait no more."""
+        aborted = [row for row in self.waiting if row.finish_reason]
+        for row in aborted:
+            self.waiting.remove(row)
         return aborted
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
-        first, ended = self._submitted, dict[int, Trajectory]()
-        for event in self.stream(requests, streamed=False):
-            if isinstance(event, FinishEvent):
-                ended[event.index] = event.trajectory
+        first, events = self._submitted, self.stream(requests, streamed=False)
+        ended = {event.index: event.trajectory for event in events if isinstance(event, FinishEvent)}
         return [ended[first + place] for place in range(len(requests))]
 
     def stream(self, requests: Sequence[Request], *, streamed: bool = True) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen; without
-        `streamed` no tokens. Where that fails, or the caller stops listening, these requests end."""
+        `streamed` only the last. Where that fails, or the caller stops listening, these requests end."""
         rows = [self.prepare(request, streamed=streamed) for request in requests]
         self.waiting += rows
         try:
             while self.busy:
                 yield from checked(self.step())
         finally:
-            own = {row.index for row in rows}
-            for row in (*self.waiting, *self.running):
-                if row.index in own:
+            while own := [row for row in (*self.waiting, *self.running) if row in rows]:
+                for row in own:
                     self.abort(row.index)
-            while self._aborted or any(row.index in own for row in self.running):
                 self.step()

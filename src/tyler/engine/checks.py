@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from numbers import Integral, Real
+
+ABOVE_ZERO, FINITE = math.ulp(0.0), sys.float_info.max
+"""The smallest number that is more than 0, and the largest."""
 
 
 def check_whole(name: str, value: object, lowest: int, meaning: str) -> None:
@@ -11,9 +16,9 @@ def check_whole(name: str, value: object, lowest: int, meaning: str) -> None:
         raise ValueError(f"{name}={value!r}; {meaning}")
 
 
-def check_real(name: str, value: object, meaning: str) -> None:
-    """Raise ValueError unless a setting is a number; `meaning` says what is allowed."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+def check_real(name: str, value: object, meaning: str, lowest: float, highest: float) -> None:
+    """Raise ValueError unless a setting is a number from `lowest` to `highest`; `meaning` says what is allowed."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not lowest <= float(value) <= highest:
         raise ValueError(f"{name}={value!r}; {meaning}")
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from tyler.engine.checks import check_whole
 from tyler.engine.logits import LogitSettings
 from tyler.engine.routing import Learned, Never, Router, check_router
-from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Sampler
+from tyler.engine.sampling import Sampler, Sampling
 from tyler.engine.trajectory import Invocation, Trajectory
 
 
@@ -44,7 +43,7 @@ class Request:
     `max_generated` bounds tokens and latents together: a call that would pass it ends the answer unmade.
     `stop` ends the answer: one string or several; so does any of `stop_token_ids`, besides the model's own end tokens.
     `logits` changes which visible tokens are taken (`logits.py`). `sampler` replaces the rule by which tokens and their
-    embeddings are chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the
+    embeddings are chosen (`sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the
     prompt. `top_logprobs` asks to be told so many of the most probable tokens wherever a token was taken.
     `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the
     answer with actions of another one up to an invocation, which is then left out: the decision there is between
@@ -86,12 +85,13 @@ class Request:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         if self.sampler is not None and not isinstance(self.router, Never):
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
-        if self.sampler is not None and not self.logits.plain:
-            raise ValueError("a request with a sampler chooses by the sampler's rule; leave logits out")
-        if self.sampler is not None and self.top_logprobs:
-            raise ValueError("a request with a sampler tells of no other tokens; leave top_logprobs out")
-        if self.sampler is not None and self.branch is not None:
-            raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch out")
+        for name, asked in (
+            ("logits", not self.logits.plain),
+            ("top_logprobs", self.top_logprobs),
+            ("branch", self.branch is not None),
+        ):
+            if self.sampler is not None and asked:
+                raise ValueError(f"a request with a sampler chooses by the sampler's rule alone; leave {name} out")
 
     @property
     def reach(self) -> int:
@@ -113,34 +113,23 @@ def ids_of(prompt: Any) -> list[int]:
 def check_branch(request: Request, vocab_size: int, offered: Sequence[bool], ends: Collection[int]) -> None:
     """Raise ValueError for a branch that no answer can begin with; `offered` are the policy's operators, where the
     router is learned."""
-    learned, actions = request.router.learned, request.branch or ()
-    end = vocab_size + len(offered)
-    for action in actions:
-        if not 0 <= action < end or action in ends:
+    operators = [vocab_size + k for k, one in enumerate(offered) if one or not request.router.learned]
+    for action in request.branch or ():
+        if (not 0 <= action < vocab_size or action in ends) and action not in operators:
             raise ValueError(
-                f"branch holds {action}; it may hold tokens below {vocab_size} that end no answer, and operators below "
-                f"{end}"
+                f"branch holds {action}; it may hold tokens below {vocab_size} that end no answer, and the operators "
+                f"that this model offers, {operators}"
             )
-        if learned and action >= vocab_size and not offered[action - vocab_size]:
-            raise ValueError(
-                f"branch invokes operator {action - vocab_size}, which this model does not offer: it was removed; "
-                "branch from an answer without it"
-            )
-    calls = sum(action >= vocab_size for action in actions)
+    calls = sum(action >= vocab_size for action in request.branch or ())
     if request.budget is not None and calls > request.budget:
         raise ValueError(f"branch invokes {calls} operators, and budget={request.budget}; raise the budget")
 
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
     """The stop strings as a tuple; a plain string is one of them. Raises ValueError for what is not text, or empty."""
-    if not isinstance(stop, Iterable):
-        raise ValueError(f"stop={stop!r}; give a text, or several in a list; leave it out for none")
-    strings = (stop,) if isinstance(stop, str) else tuple(stop)
-    for string in strings:
-        if not isinstance(string, str):
-            raise ValueError(f"a stop string is {string!r}; it must be text")
-    if "" in strings:
-        raise ValueError("a stop string is empty; remove it")
+    strings = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
+    if not all(isinstance(string, str) and string for string in strings):
+        raise ValueError(f"stop={stop!r}; give a text that is not empty, or several in a list; leave it out for none")
     return strings
 
 

@@ -80,9 +80,7 @@ class AtBoundaries:
     learned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_real("rate", self.rate, "it is a probability, between 0 and 1")
-        if not 0 <= self.rate <= 1:
-            raise ValueError(f"rate={self.rate}; it is a probability, between 0 and 1")
+        check_real("rate", self.rate, "it is a probability, between 0 and 1", 0, 1)
         if isinstance(self.only, str):
             raise ValueError(f"only={self.only!r}; give the operators as a tuple, ({self.only!r},)")
 

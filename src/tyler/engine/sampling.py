@@ -1,19 +1,19 @@
-"""How an action is drawn from p(. | x_t): greedy or sampled, from one random stream per request."""
+"""How an action is drawn from p(. | x_t): greedy or sampled, from one random stream per request, or by its own rule."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tyler.engine.checks import check_real, check_whole
+from tyler.engine.checks import ABOVE_ZERO, FINITE, check_real, check_whole
 
 NEVER = float("-inf")
 COLDEST = 1e-6
@@ -34,14 +34,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        allowed = f"it must be 0 (greedy) or a finite number from {COLDEST} on"
-        check_real("temperature", self.temperature, allowed)
-        if self.temperature != 0 and not COLDEST <= self.temperature < math.inf:
-            raise ValueError(f"temperature={self.temperature}; {allowed}")
+        if self.temperature != 0 or isinstance(self.temperature, bool):
+            allowed = f"it must be 0 (greedy) or a finite number from {COLDEST} on"
+            check_real("temperature", self.temperature, allowed, COLDEST, FINITE)
         check_whole("top_k", self.top_k, 0, "it must be a whole number, 0 (off) or more")
-        check_real("top_p", self.top_p, "it must be above 0 and at most 1 (off)")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p}; it must be above 0 and at most 1 (off)")
+        check_real("top_p", self.top_p, "it must be above 0 and at most 1 (off)", ABOVE_ZERO, 1)
         check_whole("seed", self.seed, 0, "it must be a whole number, 0 or more")
         for name, plain in (("temperature", float), ("top_k", int), ("top_p", float), ("seed", int)):
             object.__setattr__(self, name, plain(getattr(self, name)))  # numpy's numbers are written otherwise
@@ -64,25 +61,41 @@ class Sampling:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, purpose])))
 
 
-class Uniforms:
-    """A stream's uniform numbers in their order."""
+Top = tuple[tuple[int, float], ...]
+"""The most probable tokens, with their log-probabilities."""
 
-    def __init__(self, stream: np.random.Generator) -> None:
-        self._stream = stream
-        self._kept: list[float] = []
 
-    def at(self, place: int) -> float:
-        """The number of a place, however often it is asked for."""
-        while len(self._kept) <= place:
-            self._kept.append(self.take())
-        return self._kept[place]
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One row's step: the action to record, whether the vector read is another (`soft`), whether the answer ends after
+    it, and what is read next where it is not the token itself.
 
-    def take(self) -> float:
-        return self._stream.random()
+    Besides, log p of the action, and, where they are asked for, the most probable tokens and p(operator) of each.
+    """
 
-    def skip(self, count: int) -> None:
-        """Leave out as many as decisions have taken that are only repeated."""
-        self._stream.random(count)
+    action: int
+    soft: bool = False
+    ended: bool = False
+    embed: Float[Tensor, " dim"] | None = None
+    logprob: float = 0.0
+    top: Top = ()
+    operator_probs: tuple[float, ...] = ()
+
+
+class Sampler(Protocol):
+    """Another rule for a step than "draw a token and read it", which a request may bring; `reasoners/` has two.
+
+    It is hashable: rows with the same sampler choose together. What it remembers of a request starts with the request,
+    so that an answer never depends on what is decoded beside it.
+    """
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Any:
+        """What the rule remembers of one request: `choose` gets it back at every step and may change it."""
+
+    def choose(
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Any], drawn: Sequence[int]
+    ) -> list[Choice]:
+        """One step of some rows, from their logits at temperature 1 and the tokens that plain decoding has drawn."""
 
 
 def seed_of(*parts: object) -> int:
@@ -122,9 +135,10 @@ def choose(
         actions = logits.argmax(dim=-1)
         return actions, logprobs_of(logits, actions)
     probabilities = logits.softmax(dim=-1)
-    kept = filter_logits(logits, samplings)
+    filters = any(sampling.filters for sampling in samplings)
+    kept = filter_logits(logits, samplings).softmax(dim=-1) if filters else probabilities
     draws = torch.tensor(uniforms, dtype=torch.float64, device=float64_device(logits.device))
-    actions = invert(probabilities if kept is logits else kept.softmax(dim=-1), draws)
+    actions = invert(kept, draws)
     logprobs = probabilities.gather(-1, actions[:, None]).squeeze(-1).log()
     if any(greedy):
         likeliest_is_taken = torch.tensor(greedy, device=logits.device)
@@ -138,11 +152,6 @@ def logprobs_of(logits: Float[Tensor, "batch actions"], actions: Int[Tensor, "ba
     return logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
 
 
-def operator_probs(logits: Float[Tensor, "batch actions"], num_operators: int) -> Float[Tensor, "batch operators"]:
-    """p(operator) of each operator under masked, temperature-scaled logits over V'; 0 for those that are masked."""
-    return logits.softmax(dim=-1)[:, logits.shape[-1] - num_operators :]
-
-
 def float64_device(device: torch.device) -> torch.device:
     """Where numbers of a device are computed with in float64: there, or on the CPU, since MPS has no float64."""
     return torch.device("cpu") if device.type == "mps" else device
@@ -152,8 +161,6 @@ BLOCK = 512
 """Probabilities that are summed at once: a draw is looked up among the sums, and then within one of them."""
 TOP = 1024
 """The likeliest actions, among which a filter looks first: sorting all takes longer than everything else."""
-BINS, RANGE = 4096, 16.0
-"""Where these do not settle it, logits are counted by their distance from the largest, up to RANGE."""
 
 
 def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
@@ -189,70 +196,33 @@ def filter_logits(
     logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling]
 ) -> Float[Tensor, "batch actions"]:
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
-    count, device = logits.shape[-1], logits.device
+    count, found = logits.shape[-1], logits.clone()
     rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < count or one.top_p < 1]
-    if not rows:
-        return logits
-    own = logits if len(rows) == len(samplings) else logits[rows]
-    top_k = torch.tensor([min(samplings[row].top_k or count, count) for row in rows], device=device)[:, None]
-    top_p = torch.tensor([samplings[row].top_p for row in rows], dtype=torch.float32, device=device)[:, None]
-    found, left, mass = torch.empty_like(own), list(range(len(own))), own.logsumexp(dim=-1, keepdim=True)
-    likeliest_probability = (own.amax(dim=-1, keepdim=True) - mass).exp()
-    hopeful = (top_k <= TOP) | (TOP * likeliest_probability >= top_p)  # else so few never hold enough
-    if places := hopeful.squeeze(-1).nonzero().flatten().tolist():
-        among = own if len(places) == len(own) else own[places]
-        found[places], enough = _filtered_among_top(among, mass[places], top_k[places], top_p[places])
-        left = sorted({*left} - {place for place, one in zip(places, enough, strict=True) if one})
-    if left:
-        kept = own[left]
-        if bool((top_k[left] < count).any()):
-            kept = likeliest(kept, torch.ones_like(kept), top_k[left])
-        found[left] = likeliest(kept, kept.softmax(dim=-1), top_p[left]) if bool((top_p[left] < 1).any()) else kept
-    if own is logits:
-        return found
-    whole = logits.clone()
-    whole[rows] = found
-    return whole
+    for most in sorted({min(TOP, count), count}):
+        if rows:
+            kept, settled = _filtered(logits[rows], [samplings[row] for row in rows], most)
+            found[rows] = kept
+            rows = [row for row, one in zip(rows, settled, strict=True) if not one]
+    return found
 
 
-def _filtered_among_top(
-    logits: Float[Tensor, "batch actions"],
-    mass: Float[Tensor, "batch 1"],
-    top_k: Int[Tensor, "batch 1"],
-    top_p: Float[Tensor, "batch 1"],
+def _filtered(
+    logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling], most: int
 ) -> tuple[Float[Tensor, "batch actions"], list[bool]]:
-    """What the filters leave of each row, found among its TOP likeliest actions; and for which rows these were enough:
-    where all of them are kept, or the last one ties, others might be. `mass` is the logits' logsumexp."""
-    count = logits.shape[-1]
-    ordered, order = logits.topk(min(TOP, count), dim=-1)
-    rank = torch.arange(ordered.shape[-1], device=logits.device)
+    """What the filters leave of each row, found among its `most` likeliest actions; and for which rows these were
+    enough: where all of them are kept, or the last one ties, others might be. Of equal logits the first come first.
+    """
+    count, device = logits.shape[-1], logits.device
+    top_k = torch.tensor([min(one.top_k or count, count) for one in samplings], device=device)[:, None]
+    top_p = torch.tensor([one.top_p for one in samplings], dtype=torch.float32, device=device)[:, None]
+    ordered, order = logits.topk(most, dim=-1) if most < count else logits.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(most, device=device)
     kept = ordered.masked_fill(rank >= top_k, NEVER)
-    whole = torch.where(top_k >= count, mass, kept.logsumexp(dim=-1, keepdim=True))
-    probabilities = (kept - whole).exp()
+    mass = torch.where(top_k >= count, logits.logsumexp(dim=-1, keepdim=True), kept.logsumexp(dim=-1, keepdim=True))
+    probabilities = (kept - mass).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
     kept = kept.masked_fill_((before >= top_p) & (rank > 0) & (top_p < 1), NEVER)  # by rounding the sum is 1 early
     number = (kept > NEVER).sum(dim=-1, keepdim=True)
-    last, following = (ordered.gather(-1, place.clamp(0, len(rank) - 1)) for place in (number - 1, number))
-    enough = ((top_k <= len(rank)) | (top_k >= count)) & (number < len(rank)) & (following < last)
-    return torch.full_like(logits, NEVER).scatter_(-1, order, kept), enough.squeeze(-1).tolist()
-
-
-def likeliest(
-    logits: Float[Tensor, "batch actions"], weights: Float[Tensor, "batch actions"], most: Tensor
-) -> Float[Tensor, "batch actions"]:
-    """Of each row the likeliest, as long as those before weigh less than `most` [batch, 1]; the rest is -inf.
-
-    Only the bin in which that much is reached is sorted; of equal logits the first come first.
-    """
-    distance = logits.amax(dim=-1, keepdim=True) - logits
-    bins = distance.mul_(BINS / RANGE).clamp_(max=BINS - 1).nan_to_num_().long()
-    sums = weights.new_zeros(len(logits), BINS).scatter_add_(-1, bins, weights)
-    before = sums.cumsum(dim=-1) - sums
-    edge = (before < most).sum(dim=-1, keepdim=True) - 1
-    kept = logits.masked_fill(bins > edge, NEVER)
-    rows, columns = (bins == edge).nonzero(as_tuple=True)
-    for row, own in enumerate(columns.split(torch.bincount(rows, minlength=len(logits)).tolist())):
-        own = own[logits[row, own].argsort(descending=True, stable=True)]
-        weight = weights[row, own]
-        kept[row, own[before[row, edge[row]] + weight.cumsum(dim=0) - weight >= most[row]]] = NEVER
-    return kept
+    last, following = (ordered.gather(-1, place.clamp(0, most - 1)) for place in (number - 1, number))
+    settled = ((top_k <= most) | (top_k >= count)) & (number < most) & (following < last) | (most == count)
+    return torch.full_like(logits, NEVER).scatter_(-1, order, kept), settled.squeeze(-1).tolist()

@@ -1,8 +1,7 @@
 """One engine that many callers share, from any thread, and that lives on between their calls.
 
 A call brings requests and receives their events. One thread begins and ends calls and takes the engine's steps, each
-of which serves all calls: their rows are one batch. It begins with the first call and ends with the last one, so
-that nothing has to be started or stopped.
+of which serves all calls: their rows are one batch.
 
 What survives from call to call are the caches, and the decoders with their folded weights. The weights are watched
 (`weight_watch.py`): the first call after they changed finds the new ones folded in.
@@ -13,11 +12,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tyler.engine.base import BaseEngine, Load
 from tyler.engine.checks import check_sizes
@@ -38,50 +37,34 @@ class DecodingError(RuntimeError):
     """An answer was lost to something that went wrong elsewhere; the same question may be asked again."""
 
 
+Deliver = Callable[[list[Event] | DecodingError], None]
+
+
 class Build(Protocol):
     """Makes an engine."""
 
     def __call__(self, *, slots: int, memory: int | None, positions: int) -> BaseEngine: ...
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What an engine must have for a call: rows, a bound on its bytes, and positions of the longest answer."""
-
-    slots: int = 1
-    memory: int | None = None
-    positions: int = 1
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the engine's thread is to do between two steps: with an engine that has what it needs, or with none."""
-
-    work: Callable[..., Any]
-    found: Future[Any]
-    needs: Needs | None
-
-
+@dataclass(eq=False)
 class Call:
-    """Requests of one caller. `deliver` receives what a step gave rise to, `failed` once an error that ended them."""
+    """Requests of one caller. `deliver` receives what each step gave rise to, or an error that ended them."""
 
-    def __init__(
-        self,
-        rows: Sequence[RequestState],
-        slots: int,
-        deliver: Callable[[list[Event]], None],
-        failed: Callable[[DecodingError], None],
-    ) -> None:
-        self.deliver, self.failed = deliver, failed
-        self.waiting = deque(enumerate(rows))
-        """Those that wait until this call has fewer than `slots` rows in the engine."""
-        self.places: dict[int, int] = {}
-        """Of those in the engine: the engine's index, and their place among the caller's requests."""
-        self.slots = slots
+    waiting: deque[tuple[int, RequestState]]
+    """Those that wait until this call has fewer than `slots` rows in the engine, with their places among all of it."""
+    slots: int
+    deliver: Deliver
+    places: dict[int, int] = field(default_factory=dict)
+    """Of those in the engine, by the engine's index."""
 
     @property
     def done(self) -> bool:
         return not self.waiting and not self.places
+
+    def end(self) -> None:
+        """Forget what is left of it."""
+        self.waiting.clear()
+        self.places.clear()
 
 
 class SharedEngine:
@@ -97,9 +80,9 @@ class SharedEngine:
         """Rows of an engine, unless a call asks for more. To be changed before the first call only."""
         self.keeps_prefixes = False
         """Whether a prompt that goes on where an answered one ended reads only what is new, as a server's do."""
-        self._build, self._lock = build, threading.Lock()
-        self._arrived, self._runs = SimpleQueue[Job](), False  # both under the lock
-        self._jobs: deque[Job] = deque()
+        self._build = build
+        self._thread = ThreadPoolExecutor(1, "tyler-engine")  # begins with the first call, and goes with this object
+        self._goes_on = False  # whether it is to take another step
         self._engine: BaseEngine | None = None
         self._watch: WeightWatch | None = None
         self._calls: dict[int, Call] = {}  # by the engine's index of each of their rows
@@ -117,9 +100,7 @@ class SharedEngine:
         FloatingPointError for an answer whose logits are not finite, and DecodingError when the engine failed.
         """
         arrived, unfinished = SimpleQueue[list[Event] | DecodingError](), len(requests)
-        opening = self.open(
-            requests, deliver=arrived.put, failed=arrived.put, slots=slots, memory=memory, streamed=streamed
-        )
+        opening = self.open(requests, arrived.put, slots=slots, memory=memory, streamed=streamed)
         try:
             opening.result()
             while unfinished:
@@ -151,26 +132,28 @@ class SharedEngine:
     def open(
         self,
         requests: Sequence[Request],
+        deliver: Deliver,
         *,
-        deliver: Callable[[list[Event]], None],
-        failed: Callable[[DecodingError], None],
         slots: int = SLOTS,
         memory: int | None = None,
         streamed: bool = True,
     ) -> Future[Call]:
         """Queue requests; `deliver` is called by the engine's thread after every step in which something happens.
 
-        `deliver` and `failed` are quick and never raise. The call comes with ValueError for a request that the engine
+        It is quick and never raises. The call comes with ValueError for a request that the engine
         refuses, PromptTooLong with the places of all that are too long.
         """
         check_sizes(slots, memory)
 
         def begin(engine: BaseEngine) -> Call:
-            call = Call(prepared(engine, requests, streamed=streamed), slots, deliver, failed)
+            rows = prepared(engine, requests, streamed=streamed)
+            call = Call(deque(enumerate(rows)), slots, deliver)
             self._feed(engine, call)
+            self._go_on()
             return call
 
-        return self._submit(begin, Needs(slots, memory, max((request.reach for request in requests), default=1)))
+        positions = max((request.reach for request in requests), default=1)
+        return self._thread.submit(lambda: begin(self._fitting(slots, memory, positions)))
 
     def end_opened(self, opening: Future[Call]) -> None:
         """Abort what is left of a call before the next step; one that has not begun never does, or ends at once.
@@ -187,7 +170,7 @@ class SharedEngine:
 
     def between_steps(self, work: Callable[[BaseEngine], Found], memory: int | None = None) -> Future[Found]:
         """What `work` returns, called with the engine between two steps."""
-        return self._submit(work, Needs(memory=memory))
+        return self._thread.submit(lambda: work(self._fitting(1, memory, 1)))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -198,7 +181,7 @@ class SharedEngine:
             begun.set()
             over.wait()
 
-        self._submit(wait, None)
+        self._thread.submit(wait)
         begun.wait()
         try:
             yield
@@ -214,14 +197,15 @@ class SharedEngine:
         """Give the engine's memory back, unless a call is running."""
 
         def release() -> None:
+            self._take_out()
             if not self._calls and self._engine is not None and not self._engine.release():
                 self._drop()
 
-        self._submit(release, None).result()
+        self._thread.submit(release).result()
 
     def close(self) -> None:
         """End the engine for good; a later call builds another. Unfinished calls get an error."""
-        self._submit(lambda: self._fail(DecodingError("the engine was closed")), None).result()
+        self._thread.submit(self._fail, DecodingError("the engine was closed")).result()
 
     def load(self) -> Load:
         """What the engine is doing, as seen in passing."""
@@ -231,62 +215,35 @@ class SharedEngine:
         load = engine.load()
         return replace(load, waiting=load.waiting + sum(len(call.waiting) for call in set(list(self._calls.values()))))
 
-    def _submit(self, work: Callable[..., Found], needs: Needs | None) -> Future[Found]:
-        """Let the engine's thread do something; it is started if it does not run."""
-        job = Job(work, Future(), needs)
-        with self._lock:
-            self._arrived.put(job)
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="tyler-engine", daemon=True).start()
-        return job.found
-
     # -- in the engine's thread ----------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        """Do jobs and take steps while there are any. What goes wrong in a step ends the engine, and every call."""
-        while True:
-            try:
-                self._take_out()
-                self._do_jobs()
-                if self._calls:
-                    self._step()
-            except BaseException as error:
-                lost = DecodingError(f"decoding failed: {type(error).__name__}: {error}")
-                lost.__cause__ = error
-                self._fail(lost)
-            with self._lock:
-                if not (self._calls or self._jobs) and self._arrived.empty():
-                    self._runs = False
-                    return
+    def _go_on(self) -> None:
+        """Let the thread take steps while there is a call, each after what was asked of it before."""
+        if self._calls and not self._goes_on:
+            self._goes_on = True
+            self._thread.submit(self._turn)
 
-    def _do_jobs(self) -> None:
-        """Everything that is to be done between two steps, up to what waits for another engine."""
-        while not self._arrived.empty():
-            if (job := self._arrived.get()).found.set_running_or_notify_cancel():
-                self._jobs.append(job)
-        while self._jobs:
-            job = self._jobs[0]
-            try:
-                if job.needs is None:
-                    job.found.set_result(job.work())
-                elif (engine := self._fitting(job.needs)) is None:
-                    return
-                else:
-                    job.found.set_result(job.work(engine))
-            except BaseException as error:
-                job.found.set_exception(error)
-            self._jobs.popleft()
+    def _turn(self) -> None:
+        self._take_out()
+        if self._calls:
+            self._step()
+        self._goes_on = False
+        self._go_on()
 
-    def _fitting(self, needs: Needs) -> BaseEngine | None:
-        """An engine over the present weights with what a call needs; None while another is in use."""
+    def _fitting(self, slots: int, memory: int | None, positions: int) -> BaseEngine:
+        """An engine over the present weights with what a call needs. Those that another one answers are answered first;
+        who comes later waits, too."""
+        self._take_out()
         self._take_new_weights()
-        engine = self._engine
-        if engine is not None and self._calls:
-            return engine if engine.fits(0, needs.memory, needs.positions) else None
-        if engine is None or not engine.fits(needs.slots, needs.memory, needs.positions):
+        while (engine := self._engine) is not None and self._calls:
+            if engine.fits(0, memory, positions):
+                return engine
+            self._step()
+            self._take_out()
+            self._take_new_weights()
+        if engine is None or not engine.fits(slots, memory, positions):
             self._drop()  # its memory goes before the new one's comes
-            engine = self._build(slots=max(needs.slots, self.slots), memory=needs.memory, positions=needs.positions)
+            engine = self._build(slots=max(slots, self.slots), memory=memory, positions=positions)
             engine.keeps_prefixes = self.keeps_prefixes
             self._engine, self._watch = engine, engine.watch()
         return engine
@@ -299,7 +256,8 @@ class SharedEngine:
             self._fail(DecodingError("the model's weights changed while this answer was decoded; ask again"))
         elif self._watch.theta_changed or not self._engine.refresh():
             self._drop()
-        self._watch.look()
+        else:
+            self._watch = self._engine.watch()
 
     def _feed(self, engine: BaseEngine, call: Call) -> None:
         """Give the engine as many of a call's requests as may run at once."""
@@ -310,10 +268,18 @@ class SharedEngine:
             engine.waiting.append(row)
 
     def _step(self) -> None:
-        """Take a step, and deliver its events to the callers."""
+        """Take a step, and deliver its events to the callers. What goes wrong in it ends the engine, and every call."""
         engine = self._engine
         assert engine is not None, "a call has an engine"
-        events = engine.step()
+        try:
+            self._deliver(engine, engine.step())
+        except BaseException as error:
+            lost = DecodingError(f"decoding failed: {type(error).__name__}: {error}")
+            lost.__cause__ = error
+            self._fail(lost)
+
+    def _deliver(self, engine: BaseEngine, events: Sequence[Event]) -> None:
+        """Tell the callers what happened in a step; who has room for another row gets it."""
         told: dict[Call, list[Event]] = {}
         for event in events:
             if (call := self._calls.get(event.index)) is None:  # aborted
@@ -326,18 +292,16 @@ class SharedEngine:
             call.deliver(its)
 
     def _take_out(self) -> None:
-        """Abort the rows of calls that were ended; the last ones are gone when this returns."""
+        """Abort the rows of calls that were ended; where no other call is left, they are gone when this returns."""
         engine = self._engine
         while self._left:
             call = self._left.popleft()
             for index in call.places:
                 if engine is not None and self._calls.pop(index, None) is not None:
                     engine.abort(index)
-            call.waiting.clear()
-            call.places.clear()
-        while engine is not None and not self._calls and engine.busy:
+            call.end()
+        while not self._calls and self._engine is not None and self._engine.busy:
             self._step()
-            engine = self._engine
 
     def _drop(self) -> None:
         """End the engine there is; the next call builds another."""
@@ -350,22 +314,19 @@ class SharedEngine:
         self._drop()
         calls, self._calls = list(dict.fromkeys(self._calls.values())), {}
         for call in calls:
-            call.waiting.clear()
-            call.places.clear()
-            call.failed(error)
+            call.end()
+            call.deliver(error)
 
 
 def prepared(engine: BaseEngine, requests: Sequence[Request], *, streamed: bool) -> list[RequestState]:
     """What the requests start as. Raises ValueError as `Engine.prepare`; PromptTooLong has the places of all that are
     too long, and says what is wrong with the first."""
-    rows: list[RequestState] = []
-    refusals: dict[int, PromptTooLong] = {}
+    rows, refusals = list[RequestState](), dict[int, PromptTooLong]()
     for place, request in enumerate(requests):
         try:
             rows.append(engine.prepare(request, streamed=streamed))
         except PromptTooLong as error:
             refusals[place] = error
-    if refusals:
-        first = next(iter(refusals.values()))
+    for first in refusals.values():
         raise PromptTooLong(str(first), tuple(refusals)) from first
     return rows

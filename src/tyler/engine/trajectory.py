@@ -158,6 +158,12 @@ class Trajectory:
         return len(self.actions) - self.num_invocations - sum(self.is_soft)
 
     @property
+    def visible_ids(self) -> list[int]:
+        """The tokens of the answer, without its operator calls."""
+        pairs = zip(self.actions, self.is_operator, strict=True)
+        return [action for action, is_operator in pairs if not is_operator]
+
+    @property
     def num_latents(self) -> int:
         """Everything in the context except tokens: the operators' latents, soft steps and soft prompt."""
         return sum(invocation.num_latents for invocation in self.invocations) + self.num_soft

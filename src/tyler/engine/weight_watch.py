@@ -7,42 +7,28 @@ A write through `.data`, past that counter, does not: drop the engine after one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
+from tyler.modeling.lora import Adapted
+from tyler.modeling.policy import Policy
 
-class Adaptable(Protocol):
-    """A module that may carry a LoRA, and the decoder that is made of it."""
-
-    @property
-    def lora(self) -> PeftModel | None: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-
-    @property
-    def decoder(self) -> PreTrainedModel: ...
+Adaptable = Policy | Adapted
+"""A module that may carry a LoRA, and the decoder that is made of it."""
 
 
 class WeightWatch:
-    """The tensors that engines read, and how often each had been written at the last look.
+    """The tensors that an engine reads, and how often each had been written when it was brought up to date.
 
     `theta` is the frozen backbone; `adapted` are the modules that may carry a LoRA (None before there is one).
     """
 
     def __init__(self, theta: nn.Module, adapted: Sequence[Adaptable]) -> None:
-        self._theta, self._adapted = theta, tuple(adapted)
-        self.look()
-
-    def look(self) -> None:
-        """Take the present weights as known."""
-        self._frozen = list(self._theta.parameters())
+        self._adapted, self._loras = adapted, [module.lora for module in adapted]
+        self._frozen = list(theta.parameters())
         known = set(map(id, self._frozen))
-        self._trained = [one for module in self._adapted for one in module.parameters() if id(one) not in known]
-        self._loras = [module.lora for module in self._adapted]
+        self._trained = [one for module in adapted for one in module.parameters() if id(one) not in known]
         self._writes = writes(self._frozen), writes(self._trained)
 
     @property

@@ -10,10 +10,8 @@ command.py          `tyler eval`
 regrade.py          `tyler grade`: verdicts made again
 options.py          what can be asked of an evaluation
 question_files.py   answers to a file of questions, ungraded
-reports.py          tables of records
-samples.py          several answers to a problem: pass@k, a majority vote
+reports.py          numbers and tables of records: accuracy, pass@k, a majority vote
 html_report.py      a page of records, and their numbers as JSON
-views.py            what such a page shows, and pages from templates
 comparison.py       two evaluations, problem by problem
 budget_matching.py  a baseline made as long as Tyler
 statistics.py       intervals and tests

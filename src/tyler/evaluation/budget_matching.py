@@ -19,7 +19,7 @@ from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.options import Matching
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
-from tyler.reasoners.table import MAX_NEW_TOKENS, Knob
+from tyler.reasoners.table import MAX_NEW_TOKENS, LengthSetting
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import find_overlap
 
@@ -68,32 +68,35 @@ def cost_of(answers: Sequence[Answer]) -> float:
     return fmean(answer.visible_tokens + answer.latents for answer in answers)
 
 
-def search(loaded: Loaded, knob: Knob, target: float, problems: Sequence[Problem]) -> list[Trial]:
-    """Halve the knob's range towards the target; returns every value that was tried."""
+def search(loaded: Loaded, adjustable: LengthSetting, target: float, problems: Sequence[Problem]) -> list[Trial]:
+    """Halve the range of a setting towards the target; returns every value that was tried."""
     trials: list[Trial] = []
 
     def tokens_at(value: int) -> float:
-        tokens = cost(loaded.with_setting(knob.setting, value).reasoner, problems)
-        trials.append(Trial(knob.setting, value, tokens))
+        tokens = cost(loaded.with_setting(adjustable.setting, value).reasoner, problems)
+        trials.append(Trial(adjustable.setting, value, tokens))
         return tokens
 
-    highest = math.ceil(2 * target) if knob.highest is None else knob.highest
-    bisect_left(range(knob.lowest, highest + 1), target, key=tokens_at)
+    highest = math.ceil(2 * target) if adjustable.highest is None else adjustable.highest
+    bisect_left(range(adjustable.lowest, highest + 1), target, key=tokens_at)
     return trials
 
 
 def match(loaded: Loaded, target: float, problems: Sequence[Problem]) -> Match:
     """Find the setting of a method at which its answers to `problems` cost `target` tokens.
 
-    Where they do already, nothing is changed. Else its knobs are tried one by one until one reaches the target; the
-    last is how many tokens an answer may have, which cuts answers off.
+    Where they do already, nothing is changed. Else its length settings are tried one by one until one reaches the
+    target; the last is how many tokens an answer may have, which cuts answers off.
     """
     trials = [Trial("", None, cost(loaded.reasoner, problems))]
-    for knob in (*loaded.knobs, Knob(MAX_NEW_TOKENS, lowest=1, highest=loaded.max_new_tokens, caps=True)):
+    for adjustable in (
+        *loaded.length_settings,
+        LengthSetting(MAX_NEW_TOKENS, lowest=1, highest=loaded.max_new_tokens, only_shortens=True),
+    ):
         if any(is_close(trial.tokens, target) for trial in trials):
             break
-        if not knob.caps or trials[0].tokens >= target:
-            trials += search(loaded, knob, target, problems)
+        if not adjustable.only_shortens or trials[0].tokens >= target:
+            trials += search(loaded, adjustable, target, problems)
     return Match(target, tuple(trials))
 
 

@@ -18,8 +18,8 @@ from tyler.evaluation import budget_matching, html_report
 from tyler.evaluation.answers import FAILED, Record
 from tyler.evaluation.budget_matching import Match
 from tyler.evaluation.endpoint import Endpoint
-from tyler.evaluation.options import Answering, Asked
-from tyler.evaluation.pass_at_1 import Ask, asking, collect, key_of
+from tyler.evaluation.options import Answering, EvaluationRequest
+from tyler.evaluation.pass_at_1 import Ask, asking, collect
 from tyler.evaluation.reports import (
     CAPTION,
     FAILURE_COLUMNS,
@@ -54,7 +54,7 @@ class Subject:
     match: Match | None = None
 
 
-def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> list[Report]:  # noqa: B008
+def run(model: str, request: EvaluationRequest = EvaluationRequest(), *, output: Path | None = None) -> list[Report]:  # noqa: B008
     """Evaluate a saved model, a plain backbone, or a model on a server (where `model` is empty) on tasks; print the
     tables and write the reports.
 
@@ -62,37 +62,37 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
     each. Answers are kept in `output` (by default the `default_folder` of what is asked) as they come; the same call
     resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output` or server.
     """
-    asked = replace(asked, questions=asked.questions.of_model(model))
-    if asked.matching.match is not None and len(asked.questions.task) > 1:
+    request = replace(request, questions=request.questions.of_model(model))
+    if request.matching.match is not None and len(request.questions.task) > 1:
         raise ValueError(
-            f"--match is for one task at a time, not for {', '.join(asked.questions.task)}: their answers differ in "
+            f"--match is for one task at a time, not for {', '.join(request.questions.task)}: their answers differ in "
             "length"
         )
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
-    sets = asked.questions.problems()
+    sets = request.questions.problems()
     for problems in sets.values():
-        _check_grader(problems[0], asked.grading)
-    who = of_server(asked) if asked.server.endpoint else of_model(model, asked, sets, state)
-    settings = {**who.settings, "samples": asked.answering.samples, "problems": digests(sets)}
-    folder = output or default_folder(model or asked.server.model, asked)
-    records = answered(who.ask, sets, settings, folder, asked, state)
-    return [] if records is None else published(records, who, settings, folder, facts_of(asked, sets, settings))
+        _check_grader(problems[0], request.grading)
+    who = of_server(request) if request.server.endpoint else of_model(model, request, sets, state)
+    settings = {**who.settings, "samples": request.answering.samples, "problems": digests(sets)}
+    folder = output or default_folder(model or request.server.model, request)
+    records = answered(who.ask, sets, settings, folder, request, state)
+    return [] if records is None else published(records, who, settings, folder, facts_of(request, sets, settings))
 
 
-def of_model(model: str, asked: Asked, sets: Mapping[str, list[Problem]], state: PartialState) -> Subject:
+def of_model(model: str, request: EvaluationRequest, sets: Mapping[str, list[Problem]], state: PartialState) -> Subject:
     """A model, under the setting that `--match` finds where it is asked for."""
-    loaded = load(model, asked.answering, device=str(state.device) if state.num_processes > 1 else None)
-    found = budget_matching.find(asked.matching, loaded, next(iter(sets.values())), asked.questions.data)
+    loaded = load(model, request.answering, device=str(state.device) if state.num_processes > 1 else None)
+    found = budget_matching.find(request.matching, loaded, next(iter(sets.values())), request.questions.data)
     matching = {}
     if found is not None:
         loaded, matching = budget_matching.with_setting(loaded, found), {"matching": budget_matching.summary(found)}
     reasoner = loaded.reasoner
-    return Subject(reasoner.name, asking(reasoner), settings_of(model, loaded, asked) | matching, found)
+    return Subject(reasoner.name, asking(reasoner), model_settings(model, loaded, request) | matching, found)
 
 
-def of_server(asked: Asked) -> Subject:
+def of_server(request: EvaluationRequest) -> Subject:
     """A model behind an OpenAI-compatible server. Raises EndpointError where it cannot be used."""
-    endpoint = Endpoint.of(asked.server, asked.answering)
+    endpoint = Endpoint.of(request.server, request.answering)
     return Subject(endpoint.name, endpoint.ask, endpoint.settings())
 
 
@@ -134,12 +134,12 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
     return found
 
 
-def default_folder(model: str, asked: Asked) -> Path:
+def default_folder(model: str, request: EvaluationRequest) -> Path:
     """Where an evaluation is kept: runs/MODEL-eval/, and in it a folder named by what is asked, `gsm8k-100-cot`.
 
     What is left at its default is not named, so that other questions have other folders, and the same one resumes.
     """
-    questions, answering, match = asked.questions.of_model(model), asked.answering, asked.matching.match
+    questions, answering, match = request.questions.of_model(model), request.answering, request.matching.match
     parts = ["+".join(map(task_name, questions.task))]
     if questions.data is not None and questions.data.is_file():
         parts.append(questions.data.stem)
@@ -187,14 +187,14 @@ def answered(
     sets: Mapping[str, list[Problem]],
     settings: Mapping[str, Any],
     folder: Path,
-    asked: Asked,
+    request: EvaluationRequest,
     state: PartialState,
 ) -> list[Record] | None:
     """Answer and grade this process's share; the records of all processes in the first one, None in the others."""
-    rank, world, options = state.process_index, state.num_processes, asked.grading
-    sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
+    rank, world, options = state.process_index, state.num_processes, request.grading
+    sampled = {task: sampled_problems(problems, request.answering.samples) for task, problems in sets.items()}
     with AnswerStore(folder, settings, options=options, rank=rank) as store:
-        if asked.server.retry_failed:
+        if request.server.retry_failed:
             store.forget_failed()
         state.wait_for_everyone()  # a late process would find answers of this session and begin the next
         for task, problems in sampled.items():
@@ -203,7 +203,7 @@ def answered(
         state.wait_for_everyone()
         if rank > 0:
             return None
-        return store.finish([key_of(problem) for problems in sampled.values() for problem in problems])
+        return store.finish([problem.key for problems in sampled.values() for problem in problems])
 
 
 def published(
@@ -222,19 +222,21 @@ def published(
     return reports
 
 
-def facts_of(asked: Asked, sets: Mapping[str, Sequence[Problem]], settings: Mapping[str, Any]) -> dict[str, str]:
+def facts_of(
+    request: EvaluationRequest, sets: Mapping[str, Sequence[Problem]], settings: Mapping[str, Any]
+) -> dict[str, str]:
     """What a reader must know first: which problems, of how many, and how they are answered."""
     longest = f"at most {settings['max_new_tokens']:,} actions each"
     return {
-        "problems": asked.questions.told(sets),
+        "problems": request.questions.description(sets),
         "answers": f"{sampling_in_words(settings)}, {longest}",
         "model": f"{settings['model']}, weights {settings['weights'][:16]}",
     }
 
 
-def settings_of(model: str, loaded: Loaded, asked: Asked) -> dict[str, Any]:
+def model_settings(model: str, loaded: Loaded, request: EvaluationRequest) -> dict[str, Any]:
     """Everything about a model that decides its answers; an evaluation resumes only under the same."""
-    prompt, answering = loaded.model.prompt, asked.answering
+    prompt, answering = loaded.model.prompt, request.answering
     return {
         "model": model,
         "weights": loaded.weights,

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
-from tyler.evaluation.reports import for_terminal, percent
-from tyler.evaluation.samples import by_problem
+from tyler.evaluation.reports import by_problem, for_terminal, percent
 from tyler.evaluation.statistics import Paired, holm
 from tyler.evaluation.store import read_records
 from tyler.tasks.task import Mode
 
 COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "better 1st/2nd", "p")
+HOLM = "Holm's p"
 CAPTION = (
     "1st and 2nd: the share of right answers. Points: second less first, with a 95% bootstrap interval over problems; "
     "where no problem differs, what so many problems resolve. Better 1st/2nd: problems that one of them solves more "
@@ -68,9 +68,11 @@ def _question(answers: Sequence[Record]) -> tuple[str, str]:
     return answers[0].gold, answers[0].prompt
 
 
-def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """The heads of the columns, then one row per pair."""
-    return [COLUMNS, *map(_row, pairs)]
+def rows(pairs: Sequence[Pair], adjusted: Sequence[float] = ()) -> list[tuple[str, ...]]:
+    """The heads of the columns, then one row per pair; where pairs are of a family, with their adjusted p-values."""
+    if not adjusted:
+        return [COLUMNS, *map(_row, pairs)]
+    return [(*COLUMNS, HOLM), *((*_row(pair), f"{p:.2g}") for pair, p in zip(pairs, adjusted, strict=True))]
 
 
 def _row(pair: Pair) -> tuple[str, ...]:
@@ -90,23 +92,22 @@ def _row(pair: Pair) -> tuple[str, ...]:
 def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
     """`tyler eval --compare FIRST OTHER ...`: print the paired difference of each of the others to the first.
 
-    Several comparisons are a family: their p-values are told with Holm's adjustment.
+    All tasks of all of them are one family, whose p-values have Holm's adjustment beside them.
     """
     console, base = Console(), read_records(first, mode)
-    found: list[Pair] = []
-    for other in others:
-        pairs = pair(base, read_records(other, mode))
+    against = {other: pair(base, read_records(other, mode)) for other in others}
+    family = [one for pairs in against.values() for one in pairs]
+    adjusted = iter(holm([one.counts.p_value() for one in family]))
+    several = f" {HOLM} is of the {len(family)} comparisons made here." if len(family) > 1 else ""
+    for other, pairs in against.items():
+        lines = rows(pairs, [next(adjusted) for _ in pairs] if several else ())
         console.print(f"1st: {first}\n2nd: {other}\n", highlight=False, soft_wrap=True)
-        console.print(for_terminal(rows(pairs), caption=CAPTION, caption_justify="left"))
+        console.print(for_terminal(lines, caption=CAPTION + several, caption_justify="left"))
         for one in pairs:
             console.print(cost_in_words(one), highlight=False)
         if unmatched := sum(one.unmatched for one in pairs):
             console.print(f"left out: {unmatched} problems that only one of them answered")
-        found += pairs
-    if len(found) > 1:
-        adjusted = ", ".join(f"{p:.2g}" for p in holm([one.counts.p_value() for one in found]))
-        console.print(f"{len(found)} comparisons; Holm's p, in their order: {adjusted}", highlight=False)
-    return found
+    return family
 
 
 def cost_in_words(one: Pair) -> str:

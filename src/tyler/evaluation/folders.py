@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tyler.evaluation.answers import Answer
-from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_answers, read_evaluations
+from tyler.evaluation.store import ANSWERS, SETTINGS, graded, line_files, read_answers, read_evaluations
 from tyler.runs.catalogue import Status, TrainingRun, is_locked
 from tyler.runs.checkpoints import CHECKPOINTS
 from tyler.runs.run import CONFIG, METRICS
+from tyler.tasks import find_task
+from tyler.tasks.task import GradeOptions
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class EvaluationRun:
         problems = self.settings.get("problems")
         if not isinstance(problems, dict):
             return None
-        return sum(int(str(told).partition(",")[0]) for told in problems.values()) * self.settings.get("samples", 1)
+        return sum(int(str(digest).partition(",")[0]) for digest in problems.values()) * self.settings.get("samples", 1)
 
     @property
     def status(self) -> Status:
@@ -62,9 +64,19 @@ class EvaluationRun:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of right answers; None before the first verdict."""
-        right = [record.correct for some in read_evaluations(self.path).values() for record in some]
-        return sum(right) / len(right) if right else None
+        """The share of right answers, of those so far: what waits for its verdict is graded here.
+
+        None without any, and where that would run the programs of a model, or needs a task that is not there.
+        """
+        records = [record for some in read_evaluations(self.path).values() for record in some]
+        known = {record.key for record in records}
+        waiting = [one for one in self.answers if one.text is not None and one.key not in known]
+        try:
+            if not any(find_task(one.task).runs_code for one in waiting):
+                records += graded(waiting, GradeOptions())
+        except ValueError:  # of a task that is not there
+            return None
+        return sum(record.correct for record in records) / len(records) if records else None
 
 
 AnyRun = TrainingRun | EvaluationRun

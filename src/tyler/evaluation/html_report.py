@@ -8,17 +8,36 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tyler.evaluation.reports import Report, mean_accuracy, warnings
-from tyler.evaluation.samples import Estimate, majority_at_k, pass_at_k
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tyler.evaluation.answers import Record
+from tyler.evaluation.reports import (
+    CAPTION,
+    SAMPLE_CAPTION,
+    Estimate,
+    Report,
+    family_rows,
+    heading,
+    interval,
+    majority_at_k,
+    mean_accuracy,
+    mean_in_words,
+    pass_at_k,
+    percent,
+    rows,
+    sample_rows,
+    warnings,
+)
 from tyler.evaluation.store import ANSWERS, shown, write_answers, write_verdicts
-from tyler.evaluation.views import render, view
-from tyler.presentation import counted
+from tyler.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
-from tyler.tasks import Outcome
+from tyler.tasks import Outcome, find_task
 
 Facts = Mapping[str, str]
 """What stands at the top of a report, by name: the problems, the date, the machine, the command."""
@@ -36,8 +55,8 @@ def html(
     Whatever a model wrote is escaped. Answers of tasks that must not be shown are left out. `facts` stand at the top;
     `links` are files of records by the reports' names.
     """
-    told = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
-    return render("report.html", title=title, facts=facts or {}, view=view(reports, links), settings=told)
+    written = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
+    return render("report.html", title=title, facts=facts or {}, view=view(reports, links), settings=written)
 
 
 def write(
@@ -154,3 +173,163 @@ def _numbers(report: Report) -> dict[str, Any]:
         "seconds": report.seconds,
         "synthesis_share": report.synthesis_share,
     }
+
+
+# --- what a page shows ------------------------------------------------------------------------------------------------
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of `assets/pages` with its values, escaped: whatever a model wrote stays text."""
+    loader = PackageLoader("tyler", "assets/pages")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"percent": percent, "interval": interval, "counted": counted}
+    environment.filters |= {"style": style_of, "traced": traced_html}
+    return environment.get_template(template).render(**values)
+
+
+class Style(NamedTuple):
+    """How one verdict is shown: `key` names its pattern in page.css."""
+
+    key: str
+    word: str
+    sign: str
+    colour: str
+
+
+WORDS = {
+    Outcome.CORRECT: ("correct", "✓"),
+    Outcome.WRONG: ("wrong", "✗"),
+    Outcome.NO_BOX: ("no box", "□"),
+    Outcome.TRUNCATED: ("cut off", "…"),
+    Outcome.UNPARSABLE: ("unparsable", "?"),
+    Outcome.TIMEOUT: ("timeout", "◷"),
+    Outcome.GOLD_ERROR: ("gold unreadable", "!"),
+    Outcome.TOO_LONG: ("too long", "↔"),
+}
+"""The word and the sign of each, the same in tables, legends and badges."""
+
+
+def style_of(outcome: Outcome) -> Style:
+    """The style of an outcome."""
+    return Style(str(outcome), *WORDS[outcome], VERDICTS[str(outcome)])
+
+
+MOST_CHARACTERS = 2_000_000
+"""Of the questions and answers on a page; the rest is in the store."""
+NOT_KEPT = "The text of this answer was not kept."
+KEPT_RIGHT, GAINED, LOST, KEPT_WRONG = "right in both", "gained", "lost", "wrong in both"
+
+
+def view(
+    reports: Sequence[Report], links: Mapping[str, str] | None = None, anchor: str = "evaluation"
+) -> dict[str, Any]:
+    """Everything that `assets/pages/evaluation.html` shows. `links` are files of records by the reports' names."""
+    outcomes = [one for one in Outcome if any(report.share(one) for report in reports)]
+    return {
+        "anchor": anchor,
+        "reports": reports,
+        "table": rows(reports),
+        "mean": mean_in_words(reports),
+        "caption": CAPTION,
+        "warnings": warnings(reports),
+        "samples": sample_rows(reports),
+        "sample_caption": SAMPLE_CAPTION,
+        "outcomes": [(one, style_of(one)) for one in outcomes],
+        "families": family_rows(reports),
+        "records": list((links or {}).items()),
+        **_calls(reports),
+        **_answers(reports),
+    }
+
+
+def _calls(reports: Sequence[Report]) -> dict[str, Any]:
+    """Invocations per answer by operator, as bars and a table; the table is empty without any."""
+    means = {report.name: report.invocations_by_operator() for report in reports}
+    names = list(dict.fromkeys(name for found in means.values() for name in found))
+    lines = [
+        (name, *(f"{found.get(one, 0):.2f}" for one in names), f"{sum(found.values()):.2f}")
+        for name, found in means.items()
+    ]
+    return {
+        "calls": means,
+        "most_calls": max(sum(found.values()) for found in means.values()),
+        "operators": {name: colour_of(name) for name in names},
+        "call_table": [(heading(reports), *names, "all"), *lines] if names else [],
+    }
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+ProblemAnswers = Mapping[str, list[Record]]
+"""The answers of every report to one problem, by the reports' names."""
+
+
+def _problems(reports: Sequence[Report]) -> list[ProblemAnswers]:
+    """The problems of all reports, in the order in which they come; those that must not be shown are left out."""
+    found: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for report in reports:
+        for key, answers in report.problems.items():
+            if not find_task(key[0]).private:
+                found.setdefault(key, {})[report.name] = answers
+    return list(found.values())
+
+
+def _length(problem: ProblemAnswers) -> int:
+    """Characters that a page needs for a problem."""
+    every = [one for group in problem.values() for one in group]
+    return len(every[0].prompt) + sum(len(one.text or NOT_KEPT) for one in every)
+
+
+def _answers(reports: Sequence[Report]) -> dict[str, Any]:
+    """The problems that a page has room for, what they can be filtered by, and how many they are."""
+    problems = _problems(reports)
+    fitting = [end <= MOST_CHARACTERS for end in accumulate(map(_length, problems))]
+    first, last = reports[0].name, reports[-1].name
+    kept = [_shown(problem, first, last) for problem, fits in zip(problems, fitting, strict=True) if fits]
+    changes = Counter(problem["change"] for problem in kept)
+    which = "All" if len(kept) == len(problems) else f"The first {len(kept)} of"
+    return {
+        "problems": kept,
+        "shown": f"{which} {counted(len(problems), 'problem')}, operators where they were invoked.",
+        "family_names": sorted({problem["record"].family for problem in kept} - {""}),
+        "task_names": sorted({problem["record"].task for problem in kept}),
+        "changes": {key: changes[key] for key in (GAINED, LOST, KEPT_RIGHT, KEPT_WRONG) if changes[key]},
+        "change_from": first,
+        "change_to": last,
+    }
+
+
+def _change(problem: ProblemAnswers, first: str, last: str) -> str:
+    """What became of a problem from the first method to the last; empty where only one of them has it.
+
+    Of several answers more than half must be right.
+    """
+    if first == last or not {first, last} <= problem.keys():
+        return ""
+    before, after = (2 * sum(one.correct for one in problem[name]) > len(problem[name]) for name in (first, last))
+    if before:
+        return KEPT_RIGHT if after else LOST
+    return GAINED if after else KEPT_WRONG
+
+
+def _shown(problem: ProblemAnswers, first: str, last: str) -> dict[str, Any]:
+    many = len(problem) > 1
+    verdicts = [badges([one.outcome for one in some], f"{name}: " if many else "") for name, some in problem.items()]
+    record = next(iter(problem.values()))[0]
+    change = _change(problem, first, last)
+    return {"record": record, "answers": problem, "change": change, "badges": list(chain.from_iterable(verdicts))}
+
+
+def badges(outcomes: Sequence[Outcome], before: str = "") -> list[dict[str, Any]]:
+    """The verdict on one answer, or how many of several have which."""
+    counts = [(style_of(one), len(list(some))) for one, some in groupby(sorted(outcomes))]
+    labelled = [(style, f"{count} " if len(outcomes) > 1 else "") for style, count in counts]
+    return [{"style": style, "word": f"{before}{count}{style.word}"} for style, count in labelled]
+
+
+def traced_html(record: Record) -> Markup:
+    """A completion with every operator where it was invoked, escaped."""
+    return as_html(NOT_KEPT if record.text is None else record.text, record.calls)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tyler.engine.sampling import Sampling
     from tyler.tasks import Problem
 
-SomeFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
-SomeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
-SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
-SomeCount = Annotated[int, arg(metavar="N")]
-SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
-SomeBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
-SomeDevice = Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")]
+OptionalFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+OptionalNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Count = Annotated[int, arg(metavar="N")]
+OptionalBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
+OptionalBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
+OptionalDevice = Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 
@@ -42,9 +42,9 @@ class Questions:
     of the model's run says under `evaluation`, or mini."""
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
     """Which split; by default the one that is reported."""
-    data: SomeFolder = None
+    data: OptionalFolder = None
     """A file, or the folder with the tasks' official files; by default they come from the Hub."""
-    count: SomeNumber = None
+    count: OptionalNumber = None
     """How many problems of each task, drawn from the split; by default all."""
     revision: Annotated[str | None, arg(metavar="COMMIT", help_behavior_hint="")] = None
     """The branch, tag or commit of the Hub's copy; by default its newest."""
@@ -54,13 +54,15 @@ class Questions:
     """What follows every problem, in the place of the model's or the task's own; '' for nothing."""
 
     def check(self) -> None:
-        """Raise ValueError for a task that does not exist, and for a count below 1."""
+        """Raise ValueError for a task that does not exist, a count below 1, and ids beside a count."""
         from tyler.tasks import find_task
 
         for task in self.task:
             find_task(task)
         if self.count is not None and self.count < 1:
             raise ValueError(f"--count {self.count}: at least 1 problem is needed")
+        if self.ids and self.count is not None:
+            raise ValueError("--ids names the problems, and --count draws some; omit one")
 
     @classmethod
     def of(cls, config: EvaluationConfig) -> Questions:
@@ -108,7 +110,7 @@ class Questions:
         own = found.splits if isinstance(found, Generated) else tuple(found.sources)
         return self.split or next(iter(own), "the whole file")
 
-    def told(self, sets: Mapping[str, Sequence[Problem]]) -> str:
+    def description(self, sets: Mapping[str, Sequence[Problem]]) -> str:
         """Which problems these are, and of how many, as in "GSM8K, test: 100 of 1,319"."""
         from tyler.tasks import find_task
 
@@ -130,7 +132,7 @@ def config_of_run(model: Path) -> Config | None:
 class Decoding:
     """How an answer is decoded."""
 
-    budget: SomeNumber = None
+    budget: OptionalNumber = None
     """At most this many invocations in an answer; 0 is the model without operators; by default no limit."""
     router: RouterName = None
     """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
@@ -166,7 +168,7 @@ class EngineOptions:
     """native runs everything and is exact; vllm is for GPUs, many answers at once and models on several cards."""
     engine_args: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE ...")] = ()
     """Arguments of vLLM's own: `--engine-args quantization=fp8 max_model_len=8192`."""
-    tensor_parallel_size: SomeNumber = None
+    tensor_parallel_size: OptionalNumber = None
     """Cards that share a model on vllm."""
 
     @property
@@ -180,13 +182,13 @@ class EngineOptions:
 class Placement(EngineOptions):
     """Where a model computes, in what, and what it may hold."""
 
-    device: SomeDevice = None
+    device: OptionalDevice = None
     """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
     dtype: Dtype = "auto"
     """What the model computes in; auto is bfloat16 on a GPU that has it, else float32."""
-    memory: SomeBytes = None
+    memory: OptionalBytes = None
     """At most so much context and caches, as 4GB or 512MiB; answers wait for room, and what never fits is refused."""
-    backbone: SomeBackbone = None
+    backbone: OptionalBackbone = None
     """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
 
     @property
@@ -210,7 +212,7 @@ class Answering(Loading, Decoding):
     """How the model answers."""
 
     samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
-    """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are told."""
+    """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are shown."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
 
@@ -236,11 +238,11 @@ class EndpointOptions:
     """The address of the API, as http://localhost:8000/v1."""
     model: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = ""
     """The model's name on that server."""
-    few_shot: SomeFile = None
+    few_shot: OptionalFile = None
     """A file of worked examples, each with problem and solution, that are put before every problem."""
-    concurrency: SomeCount = 16
+    concurrency: Count = 16
     """Requests under way at once."""
-    retries: SomeCount = 5
+    retries: Count = 5
     """Times that a request is sent again after an error of the server or of the network, with growing pauses."""
     timeout: Annotated[float, arg(metavar="SECONDS")] = 600.0
     """For one answer."""
@@ -251,8 +253,8 @@ class EndpointOptions:
         """Raise ValueError for options that do not go together."""
         if self.endpoint and not self.model:
             raise ValueError("--endpoint needs --model NAME, the model's name on that server")
-        if not self.endpoint and (self.model or self.few_shot or self.retry_failed):
-            raise ValueError("--model, --few-shot and --retry-failed belong to --endpoint URL")
+        if not self.endpoint and (given := flags_of(self)):
+            raise ValueError(f"{given[0]} belongs to --endpoint URL")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise ValueError(
                 f"--endpoint {self.endpoint!r} is not an address; give one such as http://localhost:8000/v1"
@@ -265,19 +267,28 @@ class EndpointOptions:
 class Matching:
     """At what cost the model answers."""
 
-    match: SomeFolder = None
+    match: OptionalFolder = None
     """The directory of another evaluation: look for the setting of the method at which an answer has as many tokens,
     visible and latent, as there."""
     match_split: Annotated[str, arg(metavar="SPLIT")] = "dev"
     """The split on whose problems the setting is looked for."""
-    match_data: SomeFolder = None
+    match_data: OptionalFolder = None
     """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
     match_count: Annotated[int, arg(metavar="N")] = 100
     """At most so many of its problems."""
 
+    def check(self) -> None:
+        """Raise ValueError for options that do nothing without `--match`."""
+        if self.match is None and (given := flags_of(self)):
+            raise ValueError(f"{given[0]} belongs to --match DIR")
+
+
+ASKED_OF_A_SERVER = ("temperature", "top_p", "top_k", "seed", "max_new_tokens", "samples")
+"""The options of answering that a server gets; all others are of a model that is loaded here."""
+
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """Everything that an evaluation is asked for, besides the model."""
 
     questions: Questions = Questions()
@@ -290,14 +301,28 @@ class Asked:
         """Raise ValueError for invalid options; to be called before anything is loaded."""
         self.questions.check()  # before torch is loaded, which takes seconds
         answering = self.answering
-        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
         self.server.check()
+        self.matching.check()
+        ignored = [*flags_of(answering, but=ASKED_OF_A_SERVER), *flags_of(self.matching)]
+        if self.server.endpoint and ignored:
+            raise ValueError(f"{ignored[0]} needs a MODEL that is loaded here; omit it with --endpoint")
+        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
+        if answering.sampling.greedy and answering.sampling.filters:
+            raise ValueError(
+                "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
+            )
         if answering.samples < 1:
             raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
         if answering.samples > 1 and answering.sampling.greedy:
             raise ValueError(
                 f"--samples {answering.samples} greedy answers would all be the same; give a --temperature above 0"
             )
+
+
+def flags_of(options: Any, but: Sequence[str] = ()) -> list[str]:
+    """The options of a group that are not at their defaults, as they are typed; without some."""
+    changed = (one.name for one in fields(options) if getattr(options, one.name) != one.default)
+    return [f"--{name.replace('_', '-')}" for name in changed if name not in but]
 
 
 def memory_of(text: str | None) -> int | None:

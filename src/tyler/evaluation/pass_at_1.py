@@ -93,11 +93,11 @@ def collect(
     """The same of whatever answers: a reasoner, or a server."""
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
-    order = [key_of(problem) for problem in problems]
+    order = [problem.key for problem in problems]
     done = {} if store is None else {key: store.records[key] for key in order if key in store.records}
     waiting = [] if store is None else [store.answers[k] for k in order if k in store.answers and k not in done]
     answered = {*done, *(answer.key for answer in waiting)}
-    pending = [problem for problem in problems if key_of(problem) not in answered]
+    pending = [problem for problem in problems if problem.key not in answered]
     where = None if store is None else store.folder
     shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(NoBar())
     with shown as progress, Grading(options or GradeOptions(), store, done, progress.advance) as grading:
@@ -162,8 +162,3 @@ class Grading:
         if kind is None:
             for verdict in self._verdicts:
                 verdict.result()
-
-
-def key_of(problem: Problem) -> Key:
-    """What names the record of a problem and a sample."""
-    return problem.task, problem.id, problem.sample

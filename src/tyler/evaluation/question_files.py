@@ -29,7 +29,7 @@ from tyler.runs.signals import Interrupted
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.prompts import Question
 
-TOLD = (
+ANSWER_FIELDS = (
     *("text", "finish_reason", "limited_by", "num_visible", "num_latents", "num_invocations", "invocations"),
     *("budget", "seconds", "engine_seconds", "synthesis_seconds"),
 )
@@ -48,10 +48,10 @@ class Line:
     question: Question
 
 
-def told(trajectory: Trajectory) -> dict[str, Any]:
+def answer_fields(trajectory: Trajectory) -> dict[str, Any]:
     """An answer for programs, in JSON's types."""
     everything = trajectory.to_dict()
-    return {name: everything[name] for name in TOLD} | {"seed": trajectory.sampling.seed}
+    return {name: everything[name] for name in ANSWER_FIELDS} | {"seed": trajectory.sampling.seed}
 
 
 def read_questions(path: Path) -> list[Line]:
@@ -115,7 +115,7 @@ def run(
                 answerer.run(
                     list(requests.values()),
                     slots=slots,
-                    finished=lambda place, trajectory: keep(keys[place], told(trajectory)),
+                    finished=lambda place, trajectory: keep(keys[place], answer_fields(trajectory)),
                 )
             except KeyboardInterrupt as interrupt:
                 kept = f"{len(known)} of {len(wanted)} answers are in {output}"

@@ -1,9 +1,9 @@
-"""What an evaluation found: its numbers, and tables of them."""
+"""What an evaluation came to: its numbers, pass@k and a majority vote among them, and tables of them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -12,9 +12,9 @@ from typing import Any
 from rich.table import Table
 
 from tyler.evaluation.answers import Record
-from tyler.evaluation.samples import by_problem, majority_at_k, pass_at_k
-from tyler.evaluation.statistics import clustered
-from tyler.tasks import Outcome, find_task
+from tyler.evaluation.statistics import clustered, pass_at
+from tyler.presentation import counted
+from tyler.tasks import Outcome, ballots, find_task
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,72 @@ class Report:
         for record in self.records:
             found[record.family].append(record.correct)
         return {family: (sum(right), len(right)) for family, right in sorted(found.items())}
+
+
+# --- several answers to each problem ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A share over problems with its 95% interval, all in [0, 1]."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, shares: Sequence[float], samples: int = 1) -> Estimate:
+        """The mean over problems; see `statistics.clustered`."""
+        return cls(fmean(shares), *clustered(shares, samples))
+
+
+def by_problem(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+    """The answers to each problem in the order of their samples."""
+    found: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.problem].append(record)
+    return {problem: sorted(answers, key=lambda one: one.sample) for problem, answers in found.items()}
+
+
+def powers(samples: int) -> list[int]:
+    """The k of pass@k and maj@k that are reported: 1, 2, 4, ... and all of them."""
+    return sorted({*(2**n for n in range(samples.bit_length()) if 2**n <= samples), samples})
+
+
+def pass_at_k(records: Sequence[Record]) -> dict[int, Estimate]:
+    """The chance that one of k answers is right, by k, without bias; over as many answers as every problem has."""
+    return _estimates(records, lambda answers, k: pass_at(k, sum(one.correct for one in answers), len(answers)))
+
+
+def majority_at_k(records: Sequence[Record]) -> dict[int, Estimate]:
+    """How often the answer that most of k gave is right, by k: the mean over as many groups of k as there are."""
+    return _estimates(records, lambda answers, k: fmean(vote(group) for group in _groups(answers, k)))
+
+
+def _estimates(records: Sequence[Record], share: Callable[[list[Record], int], float]) -> dict[int, Estimate]:
+    problems = by_problem(records).values()
+    fewest = min(map(len, problems))
+    return {k: Estimate.of([share(answers, k) for answers in problems], max(1, fewest // k)) for k in powers(fewest)}
+
+
+def _groups(answers: list[Record], k: int) -> list[list[Record]]:
+    """Answers in groups of k, in their order; what is left over is in none."""
+    return [answers[start : start + k] for start in range(0, len(answers) - k + 1, k)]
+
+
+def vote(answers: Sequence[Record]) -> float:
+    """The chance that the most frequent answer is right, where a tie is broken by lot; 0 where none has an answer.
+
+    Answers are the same where their task's grader says so (`tyler.tasks.grading`); the gold answer has no say in that.
+    """
+    given = [one for one in answers if one.answer is not None]
+    cast = ballots(given[0].task, [one.answer or "" for one in given]) if given else []
+    most = max(map(len, cast), default=0)
+    shares = [fmean(given[place].correct for place in ballot) for ballot in cast if len(ballot) == most]
+    return fmean(shares) if shares else 0.0
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 COLUMNS: Mapping[str, Callable[[Report], str]] = {
@@ -198,16 +264,23 @@ def repeated(report: Report) -> str | None:
 
 
 def second_opinion(report: Report) -> str | None:
-    """On how many answers math-verify says otherwise, and what it would count; None where it says nothing else."""
-    asked = [record for record in report.records if record.math_verify is not None]
-    differing = [record for record in asked if record.math_verify is not record.correct]
-    if not differing:
-        return None
-    return (
-        f"{report.name}: math-verify disagrees on {len(differing)} of {len(asked)} answers"
-        f" ({', '.join(record.id for record in differing[:5])})"
-        f"; it accepts {sum(record.math_verify is True for record in asked)}, we {sum(one.correct for one in asked)}"
-    )
+    """On how many boxed answers math-verify says otherwise, and how many it would count that have no box; None where it
+    says nothing else."""
+    heard = [record for record in report.records if record.math_verify is not None]
+    boxed = [record for record in heard if record.answer is not None]
+    differing = [record for record in boxed if record.math_verify is not record.correct]
+    unboxed = sum(record.math_verify is True for record in heard if record.answer is None)
+    said = []
+    if differing:
+        named = ", ".join(record.id for record in differing[:5])
+        accepted = sum(record.math_verify is True for record in boxed)
+        said.append(
+            f"math-verify disagrees on {len(differing)} of {counted(len(boxed), 'boxed answer')} ({named}); it accepts "
+            f"{accepted}, we {sum(record.correct for record in boxed)}"
+        )
+    if unboxed:
+        said.append(f"math-verify, which reads outside boxes too, accepts {counted(unboxed, 'answer')} without a box")
+    return f"{report.name}: {'; '.join(said)}" if said else None
 
 
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:

@@ -104,6 +104,7 @@ class Training:
         settings = config.model_dump(mode="json")
         if config.stage1.latents != "centred":
             del settings["stage1"]["centring"]
+        del settings["stage2"]["shard_layers"]  # it came after FORMAT, and changes what fits, not what is learned
         read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
         read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction", "system")}
         read["backbone"]["dtype"] = sources.dtype(config)

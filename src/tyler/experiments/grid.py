@@ -182,7 +182,7 @@ class Grid:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []
             model = intervene(model, decoding.intervention, seen, cell.questions.max_new_tokens, self.memory)
         router = routed(decoding.router, decoding.only)
-        return TylerReasoner(cell.row, model, router, decoding.budget, **limits), weights
+        return TylerReasoner(cell.row, model, router=router, budget=decoding.budget, **limits), weights
 
     def observed(self, cell: Cell) -> list[Problem]:
         """Development problems, for interventions that need the model's own latents."""

@@ -17,24 +17,20 @@ from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
-from tyler.evaluation.html_report import command_of, machine_of, made
+from tyler.evaluation.html_report import badges, command_of, machine_of, made, render, style_of, view
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
-from tyler.evaluation.views import badges, render, style_of, view
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
 from tyler.presentation import as_html, counted
+from tyler.reasoners.table import every_metrics
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.catalogue import TrainingRun
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.metrics import EVERY, LOOPS
 from tyler.runs.run import CONFIG, REPORT, TRAJECTORIES
 from tyler.tasks import Outcome, find_task
 
 FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
-
-SECTIONS = {section for metrics in EVERY for section in metrics.sections}
-"""The sections of the config that some loops alone read."""
 
 
 Named = tuple[str, AnyRun]
@@ -154,7 +150,8 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
             "command": command_of(start),
         }
     defaults, values = flatten(Config().model_dump(mode="json")), flatten(run.config)
-    unread = set() if run.loop is None else SECTIONS.difference(LOOPS[run.loop].sections)
+    read_by = {prefix: set(metrics.sections) for prefix, metrics in every_metrics().items()}
+    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by[run.loop]
     changed = [
         (key, _yaml(value), _yaml(defaults.get(key)))
         for key, value in values.items()

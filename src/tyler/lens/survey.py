@@ -7,7 +7,7 @@ blocks counts once, and differences between replacements are paired.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tyler.engine.routing import Router
-from tyler.evaluation.statistics import middle95, resampled
+from tyler.evaluation.statistics import holm, middle95, resampled, resolution, sign_flips
 from tyler.lens.block import TOGETHER, Reading, read_blocks, read_together
 from tyler.lens.rescoring import differences, kept_answers
 from tyler.model import Tyler
@@ -32,12 +32,16 @@ Blocks = Sequence[Sequence[Measures]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over problems and its 95% bootstrap interval."""
+    """A mean over problems and its 95% bootstrap interval.
+
+    `p` is that of a test: of sign flips over problems, two-sided, adjusted by Holm for all tests of a survey.
+    """
 
     mean: float
     low: float
     high: float
     count: int
+    p: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -139,7 +143,8 @@ def count(
     decoded, tested = {}, {}
     if kept and any(kept.values()):
         decoded = {name: bootstrap(values, seed) for name, values in kept.items()}
-        tested = {question: bootstrap(values, seed) for question, values in differences(kept).items()}
+        tested = {question: test_of_shares(values, seed) for question, values in differences(kept).items()}
+    adjust([*(operator.tested for operator in operators.values()), tested])
     return Survey(len(readings), operators, decoded, tested)
 
 
@@ -167,34 +172,38 @@ def measures(reading: Reading) -> dict[str, float]:
 def of_operator(blocks: Blocks, seed: int = 0) -> OperatorSurvey:
     """The same of one operator's blocks, those of each problem together; what was measured of none is left out."""
     names = dict.fromkeys(name for problem in blocks for block in problem for name in block)
-    measured = {name: over_problems(blocks, name, seed=seed) for name in names}
-    tested = {question: over_problems(blocks, *pair, seed) for question, pair in STATEMENTS.items()}
+    measured = {name: over_problems(blocks, name, seed) for name in names}
+    paired = {question: means_of(blocks, *pair) for question, pair in STATEMENTS.items()}
     return OperatorSurvey(
         num_blocks=sum(map(len, blocks)),
         measured={name: estimate for name, estimate in measured.items() if estimate is not None},
         kept=share_kept(blocks, seed),
-        tested={question: estimate for question, estimate in tested.items() if estimate is not None},
+        tested={question: test_of(means, seed) for question, means in paired.items() if means},
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ estimates
 
 
-def over_problems(blocks: Blocks, first: str, second: str = "", seed: int = 0) -> Estimate | None:
-    """The mean over problems of the mean over a problem's blocks of a measure, less that of a second one if one is
-    named; None where no block has them."""
+def over_problems(blocks: Blocks, measure: str, seed: int = 0) -> Estimate | None:
+    """The mean over problems of the mean over a problem's blocks; None where no block has the measure."""
+    means = means_of(blocks, measure)
+    return bootstrap(means, seed) if means else None
+
+
+def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
+    """The mean over the blocks of each problem of a measure, less that of a second one if one is named."""
     needed = {first, second or first}
     values = [
         [block[first] - (block[second] if second else 0.0) for block in problem if needed <= block.keys()]
         for problem in blocks
     ]
-    means = [fmean(problem) for problem in values if problem]
-    return bootstrap(means, seed) if means else None
+    return [fmean(problem) for problem in values if problem]
 
 
 def share_kept(blocks: Blocks, seed: int = 0) -> Estimate | None:
     """1 - (what the mean block costs) / (what no block costs), a ratio of means; None unless no block clearly costs."""
-    costs = over_problems(blocks, "loss with no block", seed=seed)
+    costs = over_problems(blocks, "loss with no block", seed)
     pairs = [
         (fmean(means), fmean(block["loss with no block"] for block in problem))
         for problem in blocks
@@ -213,3 +222,23 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
         raise ValueError("there is nothing to average")
     means = resampled(np.asarray(values), DRAWS, np.random.default_rng(seed)).mean(axis=1)
     return Estimate(fmean(values), *middle95(means), len(values))
+
+
+def test_of(values: Sequence[float], seed: int = 0) -> Estimate:
+    """The mean of the differences of problems, and whether it may be chance."""
+    return replace(bootstrap(values, seed), p=sign_flips(values))
+
+
+def test_of_shares(values: Sequence[float], seed: int = 0) -> Estimate:
+    """The same of differences of shares, whose interval is what so many problems resolve where none differs."""
+    estimate = test_of(values, seed)
+    low, high = (estimate.low, estimate.high) if any(values) else resolution(len(values))
+    return replace(estimate, low=low, high=high)
+
+
+def adjust(families: Sequence[dict[str, Estimate]]) -> None:
+    """Replace the p-values of all tests by Holm's: they are one family."""
+    tests = [(tested, question) for tested in families for question in tested]
+    adjusted = holm([p for tested, question in tests if (p := tested[question].p) is not None])
+    for (tested, question), p in zip(tests, adjusted, strict=True):
+        tested[question] = replace(tested[question], p=p)

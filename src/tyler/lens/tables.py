@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tyler.evaluation.views import render
+from tyler.evaluation.html_report import render
 from tyler.lens.block import Reading, Scored
 from tyler.lens.interventions import REPLACEMENTS
 from tyler.lens.survey import MOVED, STATEMENTS, Estimate, Survey
@@ -144,6 +144,8 @@ COUNTED = (
 def survey_tables(survey: Survey) -> list[Table]:
     """Everything that a survey tested and counted."""
     operators = survey.operators.values()
+    tests = sum(len(operator.tested) for operator in operators) + len(survey.decoded_tested)
+    family = f" p: sign flips over problems, adjusted by Holm for the {tests} tests made here."
     counted = [
         ("counted", *survey.operators),
         ("blocks", *(str(operator.num_blocks) for operator in operators)),
@@ -153,7 +155,7 @@ def survey_tables(survey: Survey) -> list[Table]:
     losses = [("replaced by", *survey.operators), *(row_of(name, survey, f"loss with {name}") for name in REPLACEMENTS)]
     pairs = {question: " less ".join(filter(None, pair)) for question, pair in STATEMENTS.items()}
     return [
-        Table("What is tested", tested_rows(survey), CAUTION),
+        Table("What is tested", tested_rows(survey), CAUTION + family),
         Table("What a replacement costs", losses, "Nats of log p, teacher-forced on the model's own answers."),
         Table(
             "What else was counted",
@@ -211,5 +213,7 @@ def estimated(estimate: Estimate | None, digits: int = 2) -> str:
 
 
 def verdict(estimate: Estimate | None) -> str:
-    """What a test came to: "yes, 0.84 (0.53 to 1.12)"."""
-    return NOTHING if estimate is None else f"{estimate.verdict}, {estimated(estimate)}"
+    """What a test came to: "yes, 0.84 (0.53 to 1.12), p 0.012"."""
+    if estimate is None:
+        return NOTHING
+    return f"{estimate.verdict}, {estimated(estimate)}" + ("" if estimate.p is None else f", p {estimate.p:.2g}")

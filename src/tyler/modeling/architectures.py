@@ -138,6 +138,11 @@ def siblings(name: str) -> list[str]:
     return next(([prefix + one for one in group] for group in PRODUCTS if own in group), [name])
 
 
+def head_dim(config: Any) -> int:
+    """The width of one attention head; Qwen2's configs leave it to follow from the others."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
 def check_family(id: str, family: object) -> None:
     """Raise ValueError when the model type is not one that the engine is proved on."""
     if not isinstance(family, str) or family not in FAMILIES:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, cast
 
 import torch
 from jaxtyping import Float
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import Adapted, LoraSettings, add_lora
@@ -26,20 +25,6 @@ class LatentHead(Protocol):
     def num_latents(self) -> int: ...
 
     def __call__(self, hidden: Tensor) -> Tensor: ...
-
-
-class SynthesisModel(Protocol):
-    """What the engine needs of a synthesizer: a decoder that reads the context, its LoRA, and its heads by name."""
-
-    @property
-    def lora(self) -> PeftModel | None: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-
-    @property
-    def decoder(self) -> PreTrainedModel: ...
-
-    def mapping(self) -> Mapping[str, LatentHead]: ...
 
 
 class Head(nn.Module):
@@ -167,7 +152,17 @@ def check_heads(operators: Sequence[Operator], backbone: Backbone) -> None:
             raise ValueError(f"operator name {operator.name!r} is a word that torch's ModuleDict needs; choose another")
 
 
-class Synthesizer(Adapted):
+class SynthesisModel(Adapted):
+    """What the engine needs of a synthesizer: a decoder that reads the context, with a LoRA, and its heads by name."""
+
+    heads: nn.ModuleDict
+
+    def mapping(self) -> Mapping[str, LatentHead]:
+        """Every operator with its own head."""
+        return {name: cast(LatentHead, head) for name, head in self.heads.items()}
+
+
+class Synthesizer(SynthesisModel):
     """Phi = {phi, {Q_k, Proj_k}}: everything Stage 1 trains. All operators share the LoRA phi.
 
     Raises ValueError for operators that cannot be had on this backbone.

@@ -1,8 +1,8 @@
-"""`tyler train stage1 CONFIG --dry-run`: whether a backbone trains here, how fast, and in how much memory.
+"""`tyler train METHOD CONFIG --dry-run`: whether a backbone trains here, how fast, and in how much memory.
 
-The real architecture with random weights and a real tokenizer takes one optimizer step of each stage and decodes one
-answer, at the config's micro-batches but on few and short texts (`shortened`). Every phase is timed, and its peak of
-memory is compared with what `tyler plan` predicts for the same lengths; the full ones are predicted beside it.
+The real architecture with random weights and a real tokenizer takes one optimizer step of a method, or of both stages,
+at the config's micro-batches but on few and short texts (`shortened`). Every phase is timed, and its peak of memory is
+compared with what `tyler plan` predicts for the same lengths.
 """
 
 from __future__ import annotations
@@ -15,40 +15,39 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from tyler.config.loops import MemGenGrpoConfig, Stage2Config
 from tyler.config.schema import Config
-from tyler.engine.routing import Forced
-from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
-from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
-from tyler.planning import memory, steps
+from tyler.planning import learners, memory, steps
 from tyler.planning.memory import Parts, Shape, count_parameters
-from tyler.planning.plan import GIB, Changes, by_part, changed, memory_table, parameter_table, predicted
+from tyler.planning.plan import GIB, Changes, by_part, changed, parameter_table, predicted
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
-from tyler.training.calibration import calibrate
+from tyler.tasks.prompts import prompt_ids
+from tyler.training.calibration import boundary_requests, calibrate
+from tyler.training.command import lora_of
+from tyler.training.grpo import GrpoTrainer
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, scaler_of
-from tyler.training.rollouts import Rollout
-from tyler.training.stage1 import Stage1Trainer
 from tyler.training.stage2 import Stage2Trainer
-from tyler.training.teacher_forcing import Example, Insertion
-from tyler.training.traces import tokenize
+from tyler.training.supervised import SupervisedTrainer
 
 LENGTH = 256
-"""Tokens of a Stage 1 trace, unless told otherwise."""
+"""Tokens of a trace, unless another number is given."""
 ANSWER = 32
-"""Actions of a rollout and of the decoded answer, at most."""
+"""Actions of a rollout, at most."""
 MICRO_BATCHES = 2
-"""Of the Stage 1 step: enough to accumulate."""
+"""Of a step on traces: enough to accumulate."""
 CALIBRATION = 2
 """Problems that psi starts from."""
 SAMPLE_SECONDS = 0.005
@@ -73,17 +72,15 @@ class Phase:
         return (self.expected - self.measured) / max(1, self.measured)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """What a dry run found."""
 
     backbone: Backbone
     counts: memory.Parameters
     phases: list[Phase]
-    full: dict[str, Parts]
-    """Predicted bytes of each phase at the config's full lengths."""
-    loss: float
-    answer: Trajectory
+    loss: float | None = None
+    """Of the step on traces, where there was one."""
 
 
 class Meter:
@@ -138,89 +135,85 @@ def give_back() -> None:
 # --------------------------------------------------------------------------------------------------------- the steps
 
 
-def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: str | None = None) -> Report:
-    """Build the config's backbone with random weights and take it through everything once.
+def rehearse(
+    config: Config, tokenizer: Path, method: str = "stage1", *, length: int = LENGTH, device: str | None = None
+) -> Report:
+    """Build the config's backbone with random weights and take it through a step of a method, or of both stages.
 
-    `length` is that of the Stage 1 traces in tokens. Raises ValueError for a shape that is not known.
+    `length` is that of the traces in tokens. Raises ValueError for a shape that is not known.
     """
     torch.manual_seed(config.stage1.seed)
     reader = read_tokenizer(tokenizer)
-    target = torch.device(device) if device is not None else best_device()
-    meter, lora = Meter(target), LoraSettings(**config.lora.model_dump())
+    meter = Meter(torch.device(device) if device is not None else best_device())
     with meter.phase("build") as build:
-        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=target)
-        model = Tyler.start(backbone, config.operators, lora, config.prompt)
+        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=meter.device)
+        short = shortened(config, backbone, method, length)
+        problem = long_problem(backbone, config)
+        learns_traces = method in learners.FROM_TRACES
+        if learns_traces:
+            trainer, example = learners.FROM_TRACES[method](backbone, short, *learners.random_trace(backbone, length))
+        else:
+            policy = learners.FROM_REWARDS[method](backbone, short, [problem])
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
-    short = shortened(config, backbone, length)
-    texts = load_problems("mini", "train", count=64, seed=config.data.seed)
-    problems, examples = long_problems(model, texts), long_examples(model, texts, short, length)
-    with meter.phase("stage1 step"):
-        loss = stage1_step(model, examples, short)
-    model.policy.add_lora(lora)
-    with meter.phase("calibration"):
-        calibrate(model, problems, short)
-    with meter.phase("rollout"):
-        trainer = Stage2Trainer(model, problems[:1], (), short)
-        rollout = trainer.roll_out(problems[:1], step=0)
-    with meter.phase("stage2 step"):
-        stage2_step(trainer, rollout)
-    with meter.phase("one answer"):
-        answer = answer_once(model, problems[0])
-    counts = count_parameters(shape, config.lora, config.operators)
-    build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.FLOAT32}
+    report = Report(backbone, count_parameters(shape, config.lora, config.operators), meter.phases)
+    if learns_traces:
+        rows = MICRO_BATCHES * steps.rows_of(short, steps.section_of(method), short.stage1.max_length)
+        with meter.phase(f"{method} step"):
+            report.loss = learn(trainer, [example] * min(rows, trainer.loop.batch_size))
+    else:
+        improve(policy, [problem], meter, method)
+    if method == "stage1":
+        stage2(trainer.model, [problem] * CALIBRATION, short, meter)
+    learned = steps.planned_step(shape, short, method).trained
+    build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
     expected = predicted(shape, short, element)
-    for phase in meter.phases[1:-1]:
-        phase.predicted = expected[phase.name]
-    return Report(backbone, counts, meter.phases, predicted(shape, config, element), loss, answer)
+    for phase in meter.phases[1:]:
+        phase.predicted = expected.get(phase.name, {})
+    return report
 
 
-def shortened(config: Config, backbone: Backbone, length: int) -> Config:
+def stage2(model: Tyler, problems: Sequence[Problem], config: Config, meter: Meter) -> None:
+    """Stage 2 on the operators of a Stage 1: psi's start, a group, a step."""
+    model.policy.add_lora(lora_of(config))
+    trainer = Stage2Trainer(model, problems, (), config)
+    with meter.phase("calibration"):
+        answers = trainer.parts.rollouts.answer(boundary_requests(model, problems, config))
+        calibrate(model, answers, config.stage2.calibration)
+        trainer.reference_psi.copy_(model.policy.psi.detach())
+    improve(trainer, problems[:1], meter, "stage2")
+
+
+def shortened(config: Config, backbone: Backbone, method: str, length: int) -> Config:
     """The config with traces of `length` tokens, answers of at most ANSWER actions, and few of both."""
-    latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
-    shorter: Changes = {
-        "stage1.max_length": length + latents,
-        "stage2.max_new_tokens": min(ANSWER, config.stage2.max_new_tokens),
-        "stage2.batch_size": 1,
-        "stage2.calibration.num_problems": CALIBRATION,
+    memgen, longest = config.memgen, max(operator.num_latents for operator in config.operators)
+    latents = {
+        "stage1": config.stage1.insertions.max * longest,
+        "memgen": memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents,
     }
-    for section in ("stage1", "stage2"):  # what `auto` comes to here
-        shorter[f"{section}.micro_batch_tokens"] = MicroBatches.of(config.loops[section], backbone).positions
+    shorter: Changes = {
+        "stage1.max_length": length + latents.get(method, 0),
+        "stage2.calibration.num_problems": CALIBRATION,
+        "memgen.trigger_at_prompt": True,  # so that it is asked, whatever random weights write
+    }
+    for section, loop in config.loops.items():
+        shorter[f"{section}.micro_batch_tokens"] = MicroBatches.of(loop, backbone).positions  # what `auto` comes to
+        if isinstance(loop, Stage2Config | MemGenGrpoConfig):
+            shorter[f"{section}.max_new_tokens"] = min(ANSWER, loop.max_new_tokens)
+            shorter[f"{section}.batch_size"] = 1
     return changed(config, shorter)
 
 
-def long_problems(model: Tyler, texts: Sequence[Problem]) -> list[Problem]:
-    """Problems whose prompts have as many tokens as a plan reckons with: several texts, one after the other."""
-    tokens = min(memory.PROMPT, model.backbone.max_positions // 2)
-    count = max(1, tokens // len(model.request(texts[0]).prompt_ids))
-    joined = (" ".join(text.prompt for text in texts[first : first + count]) for first in range(0, len(texts), count))
-    return [replace(texts[0], id=f"dry-{number}", prompt=prompt) for number, prompt in enumerate(joined)]
+def long_problem(backbone: Backbone, config: Config) -> Problem:
+    """A problem whose prompt has as many tokens as a plan reckons with: several texts, one after the other."""
+    first, *more = load_problems("mini", "train", count=64, seed=config.data.seed)
+    tokens = min(memory.PROMPT, backbone.max_positions // 2)
+    count = max(1, tokens // len(prompt_ids(backbone.tokenizer, first, config.prompt)))
+    return replace(first, id="dry", prompt=" ".join(text.prompt for text in [first, *more[: count - 1]]))
 
 
-def long_examples(model: Tyler, texts: Sequence[Problem], config: Config, length: int) -> list[Example]:
-    """MICRO_BATCHES micro-batches of a trace of `length` tokens: solutions one after the other, with latents at the
-    last places that it has, where they cost most."""
-    text = "\n\n".join(problem.solution or "" for problem in texts)
-    enough = 8 * max(1, length)
-    text = (text * (1 + enough // len(text)))[:enough]  # no tokenizer has longer tokens on average
-    trace = tokenize(model.backbone, config.operators, model.prompt, replace(texts[0], solution=text))
-    if length < len(trace.prompt_ids) + 2:
-        raise ValueError(
-            f"length={length} leaves a trace no room behind its prompt of {len(trace.prompt_ids)} tokens; "
-            f"give at least {len(trace.prompt_ids) + 2}"
-        )
-    targets = trace.target_ids[: length - len(trace.prompt_ids)]
-    last = [pair for pair in trace.candidates if pair[0] < len(targets)][-config.stage1.insertions.max :]
-    example = Example(
-        trace.prompt_ids, targets, tuple(Insertion(position, operator.name) for position, operator in last)
-    )
-    rows = MICRO_BATCHES * steps.rows_of(config, "stage1", config.stage1.max_length)
-    return [example] * min(rows, config.stage1.batch_size)
-
-
-def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> float:
-    """One optimizer step of Phi; returns the loss."""
-    trainer = Stage1Trainer(model, (), config.stage1)
-    optimization = Optimization.of(config.stage1, trainer.parameter_groups(), 1, scaler_of(model.backbone))
+def learn(trainer: SupervisedTrainer[Any, Any], examples: Sequence[Any]) -> float:
+    """One optimizer step on traces; returns the loss."""
+    optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
     trainer.begin()
     loss = trainer.accumulate(examples, optimization.backward)
     optimization.step(0, ["the dry run's"], loss)
@@ -228,24 +221,19 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     return loss
 
 
-def stage2_step(trainer: Stage2Trainer, rollout: Rollout) -> None:
-    """One update of {eta, psi} on one group."""
-    optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
-    trainer.reference_psi.copy_(trainer.model.policy.psi.detach())
-    trainer.improve(rollout, optimization, 0)
-
-
-def answer_once(model: Tyler, problem: Problem) -> Trajectory:
-    """One greedy answer with every operator invoked, wherever the random policy would have."""
-    names = tuple(operator.name for operator in model.operators)
-    request = model.request(problem, router=Forced({0: names[:1], 4: names[1:]}), max_new_tokens=ANSWER)
-    return model.engine(slots=1).run([request])[0]
+def improve(trainer: GrpoTrainer, problems: Sequence[Problem], meter: Meter, method: str) -> None:
+    """A group of answers, and one update on it."""
+    with meter.phase("rollout" if method == "stage2" else f"{method} rollout"):
+        rollout = trainer.roll_out(problems, step=0)
+    with meter.phase(f"{method} step"):
+        optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
+        trainer.improve(rollout, optimization, 0)
 
 
 # --------------------------------------------------------------------------------------------------------- the tables
 
 
-def run(config: Config, tokenizer: Path | None = None, length: int | None = None) -> None:
+def run(config: Config, tokenizer: Path | None = None, length: int | None = None, method: str = "stage1") -> None:
     """Rehearse and print. Without `tokenizer` the one in the backbone's own folder is taken; ValueError if none is."""
     if tokenizer is None:
         tokenizer = Path(located(config.backbone.id))
@@ -255,19 +243,14 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
                 "folder that holds its tokenizer.json, tokenizer_config.json and, where it has one, chat_template.jinja"
             )
     console, length = Console(), LENGTH if length is None else length
-    report = rehearse(config, tokenizer, length=length)
+    report = rehearse(config, tokenizer, method, length=length)
     console.print(
         f"{config.backbone.id} with random weights in {dtype_name(report.backbone.dtype)} on "
         f"{report.backbone.device}; traces of {length} tokens, answers of at most {ANSWER} actions"
     )
-    full = memory_table(report.full, "at the config's full lengths (GiB)")
-    for table in (parameter_table(report.counts), measured_table(report), full):
+    for table in (parameter_table(report.counts), measured_table(report)):
         console.print(table)
-    answer = report.answer
-    console.print(
-        f"Stage 1 loss {report.loss:.2f}; one answer of {answer.num_visible} visible tokens and {answer.num_latents} "
-        f"latents in {answer.num_invocations} invocations. Random weights: the numbers mean size and speed, not skill."
-    )
+    console.print("Random weights: the numbers mean size and speed, not skill.")
 
 
 def measured_table(report: Report) -> Table:

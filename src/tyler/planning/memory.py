@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
 
 FLOAT32 = 4
 """Bytes of a trained parameter, and of its gradient; AdamW keeps two moments of the same size."""
-LOGIT_COPIES = 3
-"""float32 tensors of a chunk's logits alive at once: in the backward pass the log-softmax and two gradients."""
+LOGIT_COPIES = 2
+"""float32 tensors of a chunk's logits alive at once: the log-softmax and its exponential."""
 
 
 @dataclass(frozen=True)

@@ -264,9 +264,9 @@ def advice_lines(shape: Shape, config: Config, devices: Sequence[Device]) -> Ite
 
 def options(changes: Changes) -> str:
     """Changed settings as options of the command line, to be pasted."""
-    return " ".join(f"--{key} {plain(value)}" for key, value in changes.items())
+    return " ".join(f"--{key} {as_yaml(value)}" for key, value in changes.items())
 
 
-def plain(value: object) -> str:
+def as_yaml(value: object) -> str:
     """A setting as YAML has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

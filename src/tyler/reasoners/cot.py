@@ -11,20 +11,20 @@ from tyler.reasoners.tyler import TylerReasoner
 
 
 @dataclass(frozen=True)
-class Settings:
+class NoSettings:
     """There is nothing to set."""
 
 
-def plain(model: Tyler) -> Tyler:
+def backbone_alone(model: Tyler) -> Tyler:
     """The model's backbone alone, with the model's prompt and on its engine: no operators, no adapter."""
     if model.stage == "backbone":
         return model
     return replace(Tyler.start(model.backbone, (), prompt=model.prompt), decoder=model.decoder)
 
 
-def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
+def reasoner(model: Tyler, settings: NoSettings) -> TylerReasoner:
     """CoT on a model's plain backbone."""
-    return TylerReasoner("cot", plain(model), Never())
+    return TylerReasoner("cot", backbone_alone(model), router=Never())
 
 
-METHOD = Method(Settings, reasoner)
+METHOD = Method(NoSettings, reasoner)

@@ -7,27 +7,31 @@ import torch
 from tyler.config.schema import Config
 from tyler.engine.base import longest_prompt
 from tyler.model import Tyler
-from tyler.modeling.lora import LoraSettings
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
-from tyler.training.command import Prepared, load_askable, load_backbone, origin_of, training_command
+from tyler.training.command import (
+    Prepared,
+    load_backbone,
+    load_problems_that_fit,
+    origin_of,
+    plain_model,
+    training_command,
+)
 from tyler.training.rewards import origins, with_sources
-from tyler.training.stage2 import Stage2Trainer
+from tyler.training.stage2 import Stage2Trainer, learner
 
 
 @training_command
 def run(config: Config) -> Prepared[Tyler]:
     """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators."""
     config = with_sources(config)
-    backbone = load_backbone(config)
+    backbone = load_backbone(config, sharded=config.stage2.shard_layers)
     torch.manual_seed(config.stage2.seed)
-    lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(backbone, (), lora, config.prompt).at_stage("grpo")
-    model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
-    model.policy.add_lora(lora)
+    model = plain_model(config, backbone, "grpo")
     room = longest_prompt(backbone, model.heads)
-    problems, development = load_askable(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
     origin = origin_of(backbone.fingerprint(), map(Problem.content, problems), backbone) | origins(config.rewards)
+    model = learner(model, config)
 
     def train(run: TrainedRun) -> None:
         Stage2Trainer(model, problems, development, config, title="GRPO").train(run)

@@ -72,15 +72,18 @@ class AnsweringModel(Protocol):
     def shared_engine(self) -> SharedEngine: ...
 
 
+@dataclass(frozen=True)
 class Servable(ABC):
-    """A reasoner on the engine of a model, which answers one request after another, each under its own settings."""
+    """A model with everything about decoding decided, which answers one request after another, each under its own
+    settings.
+    """
 
     name: str
     model: AnsweringModel
-    sampling: Sampling
-    max_new_tokens: int
-    slots: int
-    memory: int | None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 2048
+    slots: int = 32
+    memory: int | None = None
 
     @abstractmethod
     def request(self, question: Question, settings: AnswerSettings) -> Request:
@@ -92,14 +95,14 @@ class Servable(ABC):
 
     def problem_request(self, problem: str | Problem) -> Request:
         """What the engine is asked for a problem, which has a random stream of its own."""
-        return self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
+        return self.request(problem, AnswerSettings(with_problem_seed(self.sampling, problem), self.max_new_tokens))
 
     def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
         engine, requests = self.model.shared_engine, [self.problem_request(problem) for problem in problems]
         return engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
 
 
-def of_its_own(sampling: Sampling, problem: str | Problem) -> Sampling:
+def with_problem_seed(sampling: Sampling, problem: str | Problem) -> Sampling:
     """The sampling with a random stream that is the problem's alone, from the seed, the problem's id and its sample."""
     if isinstance(problem, str):
         return sampling

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, cast
 
 import yaml
@@ -13,15 +12,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from tyler.config.engine_choice import NATIVE, EngineChoice
 from tyler.config.files import read_value
+from tyler.config.sections import suggest
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.modeling.backbone import dtype_name
-from tyler.reasoners.cot import plain
+from tyler.reasoners.cot import backbone_alone
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Reasoner, Servable
-from tyler.reasoners.table import MAX_NEW_TOKENS, METHODS, OWN, Knob, Method, find_method
+from tyler.reasoners.table import MAX_NEW_TOKENS, METHODS, OWN, LengthSetting, Method, find_method
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.tasks.prompts import Prompt, Question
 
@@ -69,14 +69,14 @@ class Answerer:
 class Loaded:
     """A model under a method, and everything about it that decides its answers.
 
-    `build` makes the reasoner of some settings and `max_new_tokens`; `knobs` are what its answers' length depends on.
+    `build` makes the reasoner of some settings and `max_new_tokens`; its answers' length depends on `length_settings`.
     """
 
     method: str
     settings: Any
     max_new_tokens: int
     model: Any
-    knobs: tuple[Knob, ...]
+    length_settings: tuple[LengthSetting, ...]
     build: Build
 
     @property
@@ -117,15 +117,15 @@ class Loaded:
 
 def kind_of(location: str) -> str | None:
     """The method whose checkpoint a location claims to be; None for a Tyler checkpoint, a backbone or a Hub id."""
-    saved = ((name, find_method(name).saved) for name in METHODS)
-    return next((name for name, own in saved if own is not None and own.recognises(location)), None)
+    formats = ((name, find_method(name).checkpoint) for name in METHODS)
+    return next((name for name, own in formats if own is not None and own.recognises(location)), None)
 
 
 def checkpoint_class(location: str) -> Any:
     """The class that loads what is at a location: that of the method whose checkpoint it is, else `Tyler`."""
     kind = kind_of(location)
-    saved = None if kind is None else find_method(kind).saved
-    return Tyler if saved is None else saved.model
+    own = None if kind is None else find_method(kind).checkpoint
+    return Tyler if own is None else own.model
 
 
 def load(
@@ -164,20 +164,20 @@ def load(
     if chosen is None:
         model: Any = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
         check_trained(model, location, router)
-        settings, knobs, make = as_trained(model, router, budget)
+        settings, length_settings, make = as_trained(model, router, budget)
     else:
-        settings, knobs, make = settings_of(method, overrides), chosen.knobs, chosen.reasoner
-        if chosen.saved is None:
-            model = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
+        settings, length_settings, make = method_settings(method, overrides), chosen.length_settings, chosen.reasoner
+        if chosen.checkpoint is None:
+            model = backbone_alone(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
         else:
-            model = on_engine(chosen.saved.model.from_pretrained(location, **place), method, engine)
+            model = on_engine(chosen.checkpoint.model.from_pretrained(location, **place), method, engine)
     shown = name if kind or chosen is None else f"{name}, {method}"
     decided = {"name": shown, "sampling": sampling or Sampling(), "slots": slots, "memory": memory}
 
     def build(settings: Any, longest: int) -> Reasoner:
         return cast(Reasoner, replace(make(model, settings), max_new_tokens=longest, **decided))
 
-    return Loaded(method, settings, max_new_tokens, model, knobs, build)
+    return Loaded(method, settings, max_new_tokens, model, length_settings, build)
 
 
 def check_method(location: str, kind: str | None, method: str, chosen: Method | None, overrides: Sequence[str]) -> None:
@@ -186,7 +186,7 @@ def check_method(location: str, kind: str | None, method: str, chosen: Method | 
         raise ValueError(f"{location} is a {kind} checkpoint; omit --method, or give its backbone")
     if chosen is None and overrides:
         raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
-    if chosen is not None and chosen.saved is not None and not kind:
+    if chosen is not None and chosen.checkpoint is not None and not kind:
         raise ValueError(f"{location} is not a {method} checkpoint; train one with `tyler train {method} CONFIG`")
 
 
@@ -213,18 +213,18 @@ def check_trained(model: Tyler, location: str, router: Router | None) -> None:
 
 def as_trained(
     model: Tyler, router: Router | None, budget: int | None
-) -> tuple[SavedPolicy, tuple[Knob, ...], Callable[[Any, Any], Any]]:
-    """A model as its last stage left it: its settings, its knobs, and what makes its reasoner."""
+) -> tuple[SavedPolicy, tuple[LengthSetting, ...], Callable[[Any, Any], Any]]:
+    """A model as its last stage left it: its settings, its length settings, and what makes its reasoner."""
     routed = router or DEFAULT_ROUTERS[model.stage]
-    knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
+    length_settings = () if isinstance(routed, Never) else (LengthSetting("budget", only_shortens=True),)
 
     def make(model: Tyler, settings: SavedPolicy) -> TylerReasoner:
-        return TylerReasoner(OWN, model, routed, settings.budget)
+        return TylerReasoner(OWN, model, router=routed, budget=settings.budget)
 
-    return SavedPolicy(model.stage, repr(routed), budget), knobs, make
+    return SavedPolicy(model.stage, repr(routed), budget), length_settings, make
 
 
-def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:
+def method_settings(method: str, overrides: Sequence[str] = ()) -> Any:
     """A method's settings with overrides `key=value`, the value in YAML.
 
     Raises ValueError naming the key, what came and what is allowed.
@@ -237,9 +237,7 @@ def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:
         if not equals:
             raise ValueError(f"cannot read the setting {override!r}; write it as key=value")
         if key not in allowed:
-            close = get_close_matches(key, allowed, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ";"
-            raise ValueError(f"{method} has no setting {key!r}{hint} allowed: {', '.join(allowed) or 'none'}")
+            raise ValueError(f"{method} has no setting {key!r}{suggest(key, allowed)}")
         try:
             given[key] = read_value(text)
         except yaml.YAMLError as error:

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from tyler.config.schema import Config
 from tyler.model import Tyler
-from tyler.modeling.lora import LoraSettings, load_lora
-from tyler.training.command import (
-    Prepared,
-    check_inherited,
-    load_backbone,
-    lora_settings,
-    origin_of,
-    training_command,
-)
+from tyler.runs.metrics import SPEED, Metrics, from_traces
+from tyler.training.command import Prepared, load_backbone, lora_of, origin_of, plain_model, training_command
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import embed_ids
 from tyler.training.traces import Trace, load_development, load_traces
+
+METRICS = Metrics("SFT", from_traces("sft", "eta", SPEED), sections=("sft",))
 
 
 class SftTrainer(SupervisedTrainer[Tyler, Trace]):
     """eta learns from the traces' target tokens."""
 
-    title, prefix = "SFT", "sft"
+    title, metrics = "SFT", METRICS
 
     @property
     def module(self) -> nn.Module:
@@ -40,21 +34,12 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 
 
 @training_command
-def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
-    """`tyler train sft`: the policy's LoRA learns on the backbone of the config; `start`, a peft folder, is continued.
-
-    Raises CheckpointError where `start` holds no adapter of this backbone, ValueError for one of other settings.
-    """
+def run(config: Config) -> Prepared[Tyler]:
+    """`tyler train sft`: the policy's LoRA learns on the backbone of the config."""
     backbone = load_backbone(config)
     traces, development = load_traces(config, backbone), load_development(config, backbone, config.sft)
     torch.manual_seed(config.sft.seed)
-    lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
-    if start is None:
-        model.policy.add_lora(lora)
-    else:
-        model.policy.lora = load_lora(backbone.model, Path(start))
-        check_inherited(config, start, backbone, lora_settings(config, "lora", model.policy.lora))
-    started = backbone if start is None else model
-    origin = origin_of(started.fingerprint(), map(Trace.content, traces), backbone)
+    model = plain_model(config, backbone, "sft")
+    model.policy.add_lora(lora_of(config))
+    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, SftTrainer(model, traces, config.sft, development).train)

@@ -30,19 +30,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tyler.engine.routing import Never
-from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choice, draw, entropy
+from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.reasoners.cot import plain
-from tyler.reasoners.table import Knob, Method, check_at_least, check_share
+from tyler.reasoners.cot import backbone_alone
+from tyler.reasoners.table import LengthSetting, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"
 
 
 @dataclass(frozen=True)
-class Settings:
+class SoftThinkingSettings:
     """The defaults of the release's scripts for its paper.
 
     `temperature` is that of the thought; what follows has the request's own sampling. `top_k` 0 keeps all tokens,
@@ -81,7 +80,6 @@ class Settings:
 class Memory:
     """One request's thought so far."""
 
-    sampling: Sampling
     noise: np.random.Generator
     end: int | None  # the token that ends the thought; None: the answer marker does
     thinking: bool = True
@@ -94,34 +92,32 @@ class SoftThinking:
     """The rule, on one backbone: a `Sampler`."""
 
     backbone: Backbone
-    settings: Settings
+    settings: SoftThinkingSettings
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Memory:
         end = self.backbone.tokenizer.get_vocab().get(END)
-        return Memory(sampling, sampling.stream(purpose=2), None if end in prompt_ids else end)
+        return Memory(sampling.stream(purpose=2), None if end in prompt_ids else end)
 
     def choose(
-        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], drawn: Sequence[int]
     ) -> list[Choice]:
-        tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
-        soft = [False] * len(memories)
+        tokens, soft = list(drawn), [False] * len(memories)
         mixtures: dict[int, Tensor] = {}
         if thinking := [row for row, memory in enumerate(memories) if memory.thinking]:
             p = (logits[thinking] / self.settings.temperature).softmax(dim=-1)
             weights, ids = self._weights(p, [memories[row] for row in thinking])
             mixed = torch.einsum("rk,rkd->rd", weights.to(self.backbone.dtype), self.backbone.embed(ids))
-            steps = zip(thinking, ids[:, 0].tolist(), entropy(p), mixed, strict=True)
+            entropy = torch.special.entr(p).sum(dim=-1)
+            steps = zip(thinking, ids[:, 0].tolist(), entropy.tolist(), mixed, strict=True)
             for row, top, uncertainty, mixture in steps:
                 tokens[row] = self._think(memories[row], top, uncertainty)
                 soft[row] = memories[row].thinking
                 mixtures[row] = mixture
-        chosen = torch.tensor(tokens, device=logits.device)
-        embeds = self.backbone.embed(chosen)
+        embeds = self.backbone.embed(torch.tensor(tokens, device=logits.device))
         for row, mixture in mixtures.items():
             if soft[row]:
                 embeds[row] = mixture
-        found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return list(map(Choice, tokens, found, soft, [False] * len(tokens), embeds))
+        return list(map(Choice, tokens, soft, [False] * len(tokens), embeds))
 
     def _weights(
         self, p: Float[Tensor, "rows vocab"], memories: Sequence[Memory]
@@ -168,9 +164,11 @@ def renormalized(w: Float[Tensor, "rows kept"], keep: Tensor) -> Float[Tensor, "
     return w / w.sum(dim=-1, keepdim=True)
 
 
-def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
+def reasoner(model: Tyler, settings: SoftThinkingSettings) -> TylerReasoner:
     """Soft-Thinking on a model's plain backbone."""
-    return TylerReasoner("soft-thinking", plain(model), Never(), sampler=SoftThinking(model.backbone, settings))
+    return TylerReasoner(
+        "soft-thinking", backbone_alone(model), router=Never(), sampler=SoftThinking(model.backbone, settings)
+    )
 
 
-METHOD = Method(Settings, reasoner, (Knob("soft_steps", caps=True),))
+METHOD = Method(SoftThinkingSettings, reasoner, (LengthSetting("soft_steps", only_shortens=True),))

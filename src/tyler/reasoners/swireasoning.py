@@ -34,13 +34,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.routing import Never
-from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choice, draw, entropy
+from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
-from tyler.reasoners.cot import plain
-from tyler.reasoners.table import Knob, Method, check_at_least, check_share
+from tyler.reasoners.cot import backbone_alone
+from tyler.reasoners.table import LengthSetting, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
@@ -66,7 +65,7 @@ SYMBOLS = (*CHARACTERS, *COMMANDS.split())
 
 
 @dataclass(frozen=True)
-class Settings:
+class SwiReasoningSettings:
     """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set.
 
     `max_switches` None is without switch control.
@@ -95,7 +94,6 @@ class Settings:
 class Memory:
     """One row: its mode and what it depends on."""
 
-    sampling: Sampling
     longest: int  # T_max
     steps: int = 0
     soft: bool = True
@@ -135,7 +133,7 @@ class Mix:
 class SwiReasoning:
     """The rule, on one backbone: a `Sampler`."""
 
-    def __init__(self, backbone: Backbone, settings: Settings) -> None:
+    def __init__(self, backbone: Backbone, settings: SwiReasoningSettings) -> None:
         self.backbone, self.settings = backbone, settings
         tokenizer, vocabulary = backbone.tokenizer, backbone.tokenizer.get_vocab()
         begin, end = vocabulary.get(BEGIN), vocabulary.get(END)
@@ -148,23 +146,22 @@ class SwiReasoning:
         self.open = tokenizer.encode(END * self.signals + OPENING, add_special_tokens=False)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Memory:
-        return Memory(sampling, max_new_tokens)
+        return Memory(max_new_tokens)
 
     def choose(
-        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], drawn: Sequence[int]
     ) -> list[Choice]:
-        tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
-        p = logits.softmax(dim=-1)
+        tokens, p = list(drawn), logits.softmax(dim=-1)
+        entropy = torch.special.entr(p).sum(dim=-1)
         soft, ended, mixes = [], [], []
-        for row, (memory, uncertainty) in enumerate(zip(memories, entropy(p), strict=True)):
+        for row, (memory, uncertainty) in enumerate(zip(memories, entropy.tolist(), strict=True)):
             tokens[row] = self._token(memory, tokens[row])
             turned = memory.switch(uncertainty, self.settings.window)
             soft.append(memory.soft and not memory.locked and tokens[row] not in self.explicit)
             mixes.append(self._mix(memory, turned, soft[row]))
             ended.append(self._control(memory, turned))
             memory.steps += 1
-        chosen = torch.tensor(tokens, device=logits.device)
-        embeds = self.backbone.embed(chosen)
+        embeds = self.backbone.embed(torch.tensor(tokens, device=logits.device))
         from_s = [is_soft or (mix is not None and mix.of_s) for is_soft, mix in zip(soft, mixes, strict=True)]
         if any(from_s):
             mask = torch.tensor(from_s, device=logits.device)
@@ -172,8 +169,7 @@ class SwiReasoning:
         for row, mix in enumerate(mixes):
             if mix is not None:
                 embeds[row] = mix.share * embeds[row] + (1 - mix.share) * self.backbone.embedding[mix.token]
-        found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return list(map(Choice, tokens, found, soft, ended, embeds))
+        return list(map(Choice, tokens, soft, ended, embeds))
 
     def _token(self, memory: Memory, drawn: int) -> int:
         """The token of the step: a queued one goes before the drawn one, which alone can lock."""
@@ -211,9 +207,11 @@ def symbol_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(id for symbol in SYMBOLS for id in tokenizer.encode(symbol, add_special_tokens=False))
 
 
-def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
+def reasoner(model: Tyler, settings: SwiReasoningSettings) -> TylerReasoner:
     """SwiReasoning on a model's plain backbone."""
-    return TylerReasoner("swireasoning", plain(model), Never(), sampler=SwiReasoning(model.backbone, settings))
+    return TylerReasoner(
+        "swireasoning", backbone_alone(model), router=Never(), sampler=SwiReasoning(model.backbone, settings)
+    )
 
 
-METHOD = Method(Settings, reasoner, (Knob("max_switches", lowest=1, caps=True),))
+METHOD = Method(SwiReasoningSettings, reasoner, (LengthSetting("max_switches", lowest=1, only_shortens=True),))

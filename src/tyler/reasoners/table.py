@@ -7,29 +7,31 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from tyler.runs.metrics import Metrics
+
 # ---------------------------------------------------------------------------------------------------------- methods
 
 
 @dataclass(frozen=True)
-class Knob:
+class LengthSetting:
     """A whole-number setting of a method, with which the tokens of an answer grow.
 
-    `lowest` and `highest` bound it; a `highest` of None is twice the tokens that answers are to have. One that `caps`
-    shortens answers and lengthens none.
+    `lowest` and `highest` bound it; a `highest` of None is twice the tokens that answers are to have. One that
+    `only_shortens` answers is tried only where they are too long.
     """
 
     setting: str
     lowest: int = 0
     highest: int | None = None
-    caps: bool = False
+    only_shortens: bool = False
 
 
 MAX_NEW_TOKENS = "max_new_tokens"
-"""A knob that every method has; it makes answers shorter by cutting them off."""
+"""A length setting that every method has; it makes answers shorter by cutting them off."""
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointFormat:
     """The checkpoints of a method that has its own: what recognises one, and the class that loads it."""
 
     recognises: Callable[[str], bool]
@@ -44,15 +46,15 @@ class Method:
     """A frozen dataclass of what an evaluation can change."""
     reasoner: Callable[[Any, Any], Any]
     """`reasoner(model, settings)` is a dataclass and a `Servable`."""
-    knobs: tuple[Knob, ...] = ()
+    length_settings: tuple[LengthSetting, ...] = ()
     """What the length of its answers depends on."""
-    saved: Saved | None = None
+    checkpoint: CheckpointFormat | None = None
     """None for a method of a plain backbone, which is not trained."""
 
 
 METHODS = {
     "cot": "cot",
-    "memgen": "memgen.method",
+    "memgen": "memgen.model",
     "soft-thinking": "soft_thinking",
     "softcot": "softcot.method",
     "swireasoning": "swireasoning",
@@ -94,6 +96,19 @@ class Training:
         module, function = self.run.split(":")
         found: Callable[..., Any] = getattr(import_module(f"tyler.reasoners.{module}"), function)
         return found
+
+
+MEASURED = (
+    *("training.stage1", "training.stage2", "reasoners.sft"),
+    *("reasoners.softcot.sft", "reasoners.memgen.sft", "reasoners.memgen.grpo"),
+)
+"""The modules that say what a training logs, in METRICS."""
+
+
+def every_metrics() -> dict[str, Metrics]:
+    """What each kind of training logs, by the prefix of its keys. Loads all of them, and torch."""
+    found = [import_module(f"tyler.{name}").METRICS for name in MEASURED]
+    return {metrics.prefix: metrics for metrics in found}
 
 
 TRACES = ("operators", "stage1.max_length", "stage1.insertions.max")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
-from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Sampler
+from tyler.engine.sampling import Sampler
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.tasks.prompts import Question
@@ -21,14 +20,9 @@ class TylerReasoner(Servable):
     boundaries at random skips others in every answer.
     """
 
-    name: str
     model: Tyler
     router: Router | None = None
     budget: int | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int = 2048
-    slots: int = 32
-    memory: int | None = None
     sampler: Sampler | None = None
 
     def request(self, question: Question, settings: AnswerSettings) -> Request:

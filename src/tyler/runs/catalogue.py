@@ -14,7 +14,7 @@ import yaml
 
 from tyler.runs.checkpoints import Best, checkpoint_step, latest_checkpoint, read_best
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.metrics import LOOPS
+from tyler.runs.metrics import SHARED
 from tyler.runs.run import CONFIG, ENVIRONMENT, LOCK, METRICS
 
 Status = Literal["running", "finished", "interrupted"]
@@ -48,9 +48,9 @@ class TrainingRun:
 
     @property
     def loop(self) -> str | None:
-        """The prefix of its metrics, a key of LOOPS; None where nothing was logged."""
-        keys = (key for entry in reversed(self.metrics) for key in entry)
-        return next((prefix for key in keys if (prefix := key.partition("/")[0]) in LOOPS), None)
+        """The prefix of its own metrics; None where nothing was logged."""
+        keys = (key.partition("/") for entry in reversed(self.metrics) for key in entry)
+        return next((prefix for prefix, slash, _ in keys if slash and prefix not in SHARED), None)
 
     @property
     def what(self) -> str:

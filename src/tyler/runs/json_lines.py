@@ -23,7 +23,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 def json_line(record: Mapping[str, Any]) -> str:
     """A record as a line of a log. What is not finite becomes null: a loss gone bad must not stop the log."""
-    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(in_json(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def parsed(content: bytes, where: str) -> Any:
@@ -34,13 +34,13 @@ def parsed(content: bytes, where: str) -> Any:
         raise RunError(f"{where} is damaged ({error}); restore or mend it") from error
 
 
-def plain(value: Any) -> Any:
+def in_json(value: Any) -> Any:
     """`value` in JSON's types; numbers of numpy and torch become floats, and what is not finite becomes None."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): in_json(item) for key, item in value.items()}
     if isinstance(value, Sequence):
-        return [plain(item) for item in value]
+        return [in_json(item) for item in value]
     number = float(value)
     return number if math.isfinite(number) else None

@@ -1,4 +1,5 @@
-"""What is logged: every key of `metrics.jsonl`, and what it means. The site's page of metrics is written from it."""
+"""What is logged: every key of `metrics.jsonl`, and what it means. Each method has its own beside its trainer
+(METRICS); here is what they share. The site's page of metrics is written from them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Metrics:
         return next(iter(self.meanings)).partition("/")[0]
 
 
-def _learning(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+def learning(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dict[str, str]:
     """What every loop logs of a step's update."""
     return {
         f"{prefix}/loss": loss,
@@ -33,15 +34,15 @@ def _learning(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dic
     }
 
 
-def _from_traces(prefix: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+def from_traces(prefix: str, learner: str, more: dict[str, str]) -> dict[str, str]:
     """What every loop on traces logs."""
     development = "the same loss on development problems, without dropout, every `eval_every` steps; chooses "
     shared = {"seconds": "wall time of the step", "development_loss": f"{development}`checkpoints/best`"}
     loss = "cross-entropy per visible target token of the batch, in nats"
-    return _learning(prefix, loss, learner, more | shared)
+    return learning(prefix, loss, learner, more | shared)
 
 
-def _from_rewards(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+def from_rewards(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dict[str, str]:
     """What every loop on rewards logs; means are over the answers of the step."""
     shared = {
         "reward": "R(tau): the sum of all rewards, each times its weight",
@@ -69,79 +70,12 @@ def _from_rewards(prefix: str, loss: str, learner: str, more: dict[str, str]) ->
         "grading_seconds": "wall time of the rewards",
         "learning_seconds": "wall time of replay, gradients and updates",
     }
-    return _learning(prefix, loss, learner, shared | more)
+    return learning(prefix, loss, learner, shared | more)
 
 
 GREEDY = {
     "greedy/accuracy": "greedy accuracy on development problems, every `eval_every` steps; chooses `checkpoints/best`"
 }
 SPEED = {"tokens_per_second": "prompt and target tokens of the batch over its wall time"}
-
-STAGE1 = Metrics(
-    "Stage 1",
-    _from_traces("stage1", "Phi", {"insertions": "mean number of latent blocks per example"} | SPEED),
-    sections=("stage1",),
-)
-SFT = Metrics("SFT", _from_traces("sft", "eta", SPEED), sections=("sft",))
-SOFTCOT = Metrics("SoftCoT", _from_traces("softcot", "the Linear", SPEED), sections=("softcot",))
-STAGE2 = Metrics(
-    "Stage 2",
-    _from_rewards(
-        "stage2",
-        "L_stage2 of the step's last update",
-        "{eta, psi}",
-        {
-            "invocations": "operator invocations per rollout, sampled",
-            "invocations_{operator}": "the same for one operator",
-            "over_budget": "share of rollouts with more invocations than `grpo.budget`",
-            "grpo": "L_GRPO, with its KL term",
-            "anchor": "L_anch, before its weight",
-            "kl": (
-                "k3 KL to the policy at the start of Stage 2, nats per action; absent where `grpo.kl_weight` is 0, for "
-                "nothing reads the reference there"
-            ),
-            "entropy": "entropy of the policy over V', nats per action",
-            "operator_clip_share": "share of operator invocations where the clip binds",
-        },
-    )
-    | GREEDY
-    | {
-        "greedy/invocations": "operator invocations per greedy answer",
-        "greedy/invocations_{operator}": "the same for one operator",
-        "calibration/{operator}_at_boundaries": (
-            "step 0: mean probability of an operator where its rule proposes it, after the start of psi"
-        ),
-        "calibration/elsewhere": "step 0: mean probability of any operator where no rule proposes one",
-    },
-    sections=("stage2", "grpo"),
-    about="Means are over the rollouts of the step unless said otherwise.",
-)
-MEMGEN_WEAVER = Metrics(
-    "MemGen: the weaver on traces",
-    _from_traces(
-        "memgen_weaver", "the weaver", {"blocks": "mean number of latent blocks per trace, the prompt's included"}
-    ),
-    sections=("memgen",),
-)
-MEMGEN_GRPO = Metrics(
-    "MemGen: GRPO of the weaver or of the trigger",
-    _from_rewards(
-        "memgen_grpo",
-        "L_GRPO of the step's last update",
-        "the weaver or the trigger",
-        {
-            "insertions": "blocks after delimiters per answer",
-            "consultations": "times that the trigger was asked per answer",
-            "agreed": "share of its answers that were yes",
-        },
-    )
-    | GREEDY
-    | {"greedy/insertions": "blocks after delimiters per greedy answer"},
-    sections=("memgen",),
-    about="Means are over the answers of the step. Where no trigger was asked, there is no loss nor what follows it.",
-)
-
-EVERY = (STAGE1, SFT, SOFTCOT, STAGE2, MEMGEN_WEAVER, MEMGEN_GRPO)
-
-LOOPS = {metrics.prefix: metrics for metrics in EVERY}
-"""The same, by the prefix of the keys."""
+SHARED = ("greedy", "calibration")
+"""What keys begin with that no trainer has for itself."""

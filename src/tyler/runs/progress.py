@@ -88,14 +88,10 @@ class LogLines:
         each = seconds / (self._done - self._first)
         parts = [f"{self._description}: {self._unit} {self._done} of {self._total}"]
         parts += [note] * bool(note)
-        parts += [f"{each:.3g} s {self._article} {self._unit}", f"{clock_time(seconds)} elapsed"]
+        parts += [f"{each:.3g} s per {self._unit}", f"{clock_time(seconds)} elapsed"]
         if self._done < self._total:
             parts.append(f"{clock_time(each * (self._total - self._done))} left")
         return ", ".join(parts)
-
-    @property
-    def _article(self) -> str:
-        return "an" if self._unit[0] in "aeiou" else "a"
 
 
 @contextmanager

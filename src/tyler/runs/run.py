@@ -302,7 +302,7 @@ class Run(RunReader):
         return RunError(f"{why}; {state}; {remedy} with {resume_hint(self.path)}")
 
 
-class FollowedRun(RunReader):
+class ReadOnlyRun(RunReader):
     """A run that another process of the same training writes: this one reads its checkpoints and writes nothing."""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -322,7 +322,7 @@ class FollowedRun(RunReader):
         return self.path / CHECKPOINTS / f"step-{step}"
 
 
-TrainedRun = Run | FollowedRun
+TrainedRun = Run | ReadOnlyRun
 """A run as a training has it, in the process that writes it or in another."""
 
 

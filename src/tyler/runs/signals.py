@@ -41,20 +41,6 @@ class Interruption:
         return Interrupted(message, self.signum or signal.SIGINT, resumes)
 
 
-_loops: list[Interruption] = []
-"""Those that listen, the innermost last."""
-
-
-def ask_to_stop(signum: int = signal.SIGTERM) -> bool:
-    """Ask the loop of this process to stop, as a first signal does; safe from any thread.
-
-    True if a loop listens, which may have been asked already.
-    """
-    for interruption in _loops[-1:]:
-        interruption.signum = interruption.signum or signum
-    return bool(_loops)
-
-
 @contextmanager
 def unwinding() -> Iterator[None]:
     """SIGTERM and SIGHUP raise Interrupted, as SIGINT raises KeyboardInterrupt: files in the making are removed.
@@ -98,10 +84,8 @@ def interruptible() -> Iterator[Interruption]:
     heard = [signal.SIGINT, signal.SIGTERM]
     heard += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
     previous = {signum: signal.signal(signum, request) for signum in heard}
-    _loops.append(interruption)
     try:
         yield interruption
     finally:
-        _loops.pop()
         for signum, handler in previous.items():
             signal.signal(signum, handler)

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
@@ -17,23 +17,26 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.reasoners.reasoner import Servable
-from tyler.serving import completions, errors, messages, page, page_api, tokens
-from tyler.serving.bodies import KINDS
-from tyler.serving.chat import Chat, ChatRequest
-from tyler.serving.event_stream import Rendering, generating
+from tyler.serving import chat, completions, errors, messages, page, responses, tokens
+from tyler.serving.event_stream import Handler, rendered
 from tyler.serving.guard import Guard
-from tyler.serving.messages import Message, MessagesRequest
-from tyler.serving.responses import Output, ResponsesRequest
-from tyler.serving.schema import Body
+from tyler.serving.schema import Strict, read
 from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
-CONVERSATIONS: tuple[tuple[str, type[Body], type[Rendering[Any]]], ...] = (
-    ("/v1/chat/completions", ChatRequest, Chat),
-    ("/v1/responses", ResponsesRequest, Output),
-    ("/v1/messages", MessagesRequest, Message),
-)
-"""Endpoints that answer conversations: what each takes, and how it tells the answers."""
+ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
+    "/v1/chat/completions": (chat.ChatRequest, rendered(chat.Chat)),
+    "/v1/completions": (completions.CompletionRequest, rendered(completions.Completion)),
+    "/v1/responses": (responses.ResponsesRequest, rendered(responses.Output)),
+    "/v1/messages": (messages.MessagesRequest, rendered(messages.Message)),
+    "/v1/messages/count_tokens": (messages.MessagesCount, messages.count_tokens),
+    "/tokenize": (tokens.TokenizeRequest, tokens.tokenize),
+    "/detokenize": (tokens.DetokenizeRequest, tokens.detokenize),
+    "/api/answers": (page.PageQuestion, page.answer),
+    "/api/lens": (page.LensQuestion, page.look),
+    "/api/export": (page.Export, page.export),
+}
+"""What is posted: the body that each path takes, and what answers it."""
 
 
 def create_app(servable: Servable, settings: ServerSettings, weights: str) -> FastAPI:
@@ -49,20 +52,12 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
         yield
         await service.close()
 
-    app = FastAPI(
-        title="Tyler",
-        version=tyler.__version__,
-        lifespan=lifespan,
-        docs_url=None,  # they load scripts from elsewhere
-        redoc_url=None,
-    )
+    about: dict[str, Any] = {"title": "Tyler", "version": tyler.__version__, "responses": REFUSALS}
+    app = FastAPI(**about, lifespan=lifespan, docs_url=None, redoc_url=None)  # these load scripts from elsewhere
     app.state.service = service
     errors.install(app)
-    for path, kind, rendering in CONVERSATIONS:
-        app.include_router(generating(service, path, kind, rendering))
-    for endpoint in (completions, messages, tokens, page_api):
-        app.include_router(endpoint.routes(service))
-    app.include_router(page.routes())
+    for path, (kind, handler) in ENDPOINTS.items():
+        add_endpoint(app, service, path, kind, handler)
     add_status(app, service)
     app.openapi = cache(partial(described, app))  # type: ignore[method-assign]
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
@@ -76,8 +71,30 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     return app
 
 
+def add_endpoint(app: FastAPI, service: Service, path: str, kind: type[Strict], handler: Handler) -> None:
+    """A route that reads its body itself: parsing is bounded and may leave the event loop."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
+
+    @app.post(
+        path,
+        name=kind.__name__,
+        response_model=None,
+        openapi_extra={"requestBody": {"required": True, "content": content}},
+    )
+    async def endpoint(http: Request) -> Response:
+        return await handler(service, http, await read(kind, http, service.settings.unknown_fields))
+
+
 def add_status(app: FastAPI, service: Service) -> None:
-    """What is served, and how it fares."""
+    """What is served, and how it fares; the page's files."""
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return page.sent("index.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def file(name: str) -> Response:
+        return page.sent(name)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -88,27 +105,28 @@ def add_status(app: FastAPI, service: Service) -> None:
         service.check_model(name)
         return model_of(service, name)
 
+    @app.get("/api/model")
+    async def page_model() -> dict[str, Any]:
+        return page.described(service)
+
     @app.get("/version")
     async def version() -> dict[str, str]:
         return {"version": tyler.__version__}
 
     @app.get("/health/live", response_model=None)
     async def live() -> JSONResponse:
-        if service.lost is None:
-            return JSONResponse({"status": "live"})
-        return JSONResponse({"status": service.lost}, 503)
+        lost = service.dispatcher.lost
+        return JSONResponse({"status": lost or "live"}, 200 if lost is None else 503)
 
     @app.get("/health", response_model=None)
     @app.get("/health/ready", response_model=None)
     async def ready() -> JSONResponse:
-        if service.ready:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "draining" if service.draining else "the engine failed"}, 503)
+        is_ready = service.dispatcher.ready
+        return JSONResponse({"status": "ready" if is_ready else "the engine failed"}, 200 if is_ready else 503)
 
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:
-        text = service.metrics.expose(service.servable.model.shared_engine)
-        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+        return Response(generate_latest(service.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def model_of(service: Service, name: str) -> dict[str, Any]:
@@ -143,28 +161,16 @@ class Error(BaseModel):
     error: Detail
 
 
-REFUSALS = {
-    "400": "A field is wrong, unknown, or not supported; `param` names it",
-    "401": "The API key is missing or wrong",
-    "403": "The host or the page's origin is not allowed",
-    "404": "The model is not served here",
-    "408": "The body did not come in time",
-    "413": "The body is too large",
-    "429": "Too many answers or bodies wait; see Retry-After",
-    "500": "The engine failed",
-    "503": "The server is shutting down",
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Error, "description": "Refused; `param` names a field that is wrong, unknown or not supported"},
+    "5XX": {"model": Error, "description": "The engine failed; the same request may be sent again"},
 }
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """The description of all endpoints."""
+    """The description of all endpoints; FastAPI does not know the bodies, which they read themselves."""
     found: dict[str, Any] = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    kinds = [(kind, "validation") for kind in (Error, *KINDS.values())]
-    _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    found["components"] = {"schemas": schemas["$defs"]}
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    for operation in (operation for methods in found["paths"].values() for operation in methods.values()):
-        operation["responses"].pop("422", None)
-        sent = REFUSALS if "requestBody" in operation else ("401", "403")
-        operation["responses"] |= {one: {"description": REFUSALS[one], "content": content} for one in sent}
+    kinds: Any = [(kind, "validation") for kind, _ in ENDPOINTS.values()]
+    _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")
+    found["components"]["schemas"] |= schemas["$defs"]
     return found

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
 import threading
 from contextlib import suppress
 from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tyler.serving.metrics import Metrics
@@ -35,69 +35,36 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-class LineHandler(RotatingFileHandler):
-    """A file of lines that only its owner may read."""
-
-    def _open(self) -> Any:
-        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)
-
-    def write(self, record: logging.LogRecord) -> None:
-        """Write a whole line, after a rotation where it would make the file too large. Raises OSError for none."""
-        size = None
-        try:
-            if self.shouldRollover(record):
-                self.doRollover()
-            stream = self.stream = self.stream or self._open()
-            size = stream.tell()
-            stream.write(record.msg + "\n")
-            stream.flush()
-        except OSError:
-            self._discard(size)
-            raise
-
-    def _discard(self, size: int | None) -> None:
-        """Take back what was written of a line, and open the file anew for the next one."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
-        if size is not None:
-            with suppress(OSError):
-                os.truncate(self.baseFilename, size)
-
-
-class AuditLog:
+class AuditLog(RotatingFileHandler):
     """Appends to `path`; a file of `max_bytes` becomes `path.1`, that one `path.2`, up to `files` in all."""
 
     def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
         check_writable(path)
-        self._metrics, self._lock, self._waiting = metrics, threading.Lock(), 0
-        self._queue = queue.SimpleQueue[logging.LogRecord | None]()
-        options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
-        self._file = LineHandler(path, maxBytes=max_bytes, backupCount=files - 1, **options)
-        self._losing = False
-        self._listener = QueueListener(self._queue, self._file)
-        self._listener.handle = self._write  # type: ignore[method-assign]
+        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8", errors="backslashreplace")
+        self._metrics, self._counting, self._waiting, self._losing = metrics, threading.Lock(), 0, False
+        queue = SimpleQueue[logging.LogRecord | None]()
+        self._put, self._listener = queue.put, QueueListener(queue, self)
         self._listener.start()
 
     def add(self, record: dict[str, Any]) -> None:
         """Queue a line; returns at once."""
         line = json.dumps(record, ensure_ascii=False)
-        with self._lock:
+        with self._counting:
             if self._waiting + len(line) > MOST_WAITING:
                 self._metrics.log_lost.inc()
                 return
             self._waiting += len(line)
-        self._queue.put(logging.makeLogRecord({"msg": line}))
+        self._put(logging.makeLogRecord({"msg": line}))
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write what is queued, and stop."""
         self._listener.stop()
-        self._file.close()
+        self.close()
 
-    def _write(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
+        """In the listener's thread: write a line, or count it as lost."""
         try:
-            self._file.write(record)
+            self.write(record)
         except OSError:
             self._metrics.log_lost.inc()
             if not self._losing:
@@ -106,5 +73,25 @@ class AuditLog:
         else:
             self._metrics.log_lines.inc()
             self._losing = False
-        with self._lock:
+        with self._counting:
             self._waiting -= len(record.msg)
+
+    def write(self, record: logging.LogRecord) -> None:
+        """Write a whole line or, with an OSError, none; after a rotation where it would make the file too large."""
+        if self.shouldRollover(record):
+            self.doRollover()
+        self.stream = self.stream or self._open()
+        size = self.stream.tell()
+        try:
+            self.stream.write(record.msg + "\n")
+            self.stream.flush()
+        except OSError:
+            stream, self.stream = self.stream, None  # opened anew for the next line
+            with suppress(OSError):
+                stream.close()
+            with suppress(OSError):
+                os.truncate(self.baseFilename, size)
+            raise
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)

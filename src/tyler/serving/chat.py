@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from tyler.engine.request import TokenEvent
-from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError
-from tyler.serving.event_stream import DONE, Event, Rendering
+from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Answer, Failed, Finished, Invocation, Piece, Started, Text, mark
-from tyler.serving.schema import Count, Effort, Limits, Messages, Sampled, conversation_of
+from tyler.serving.schema import Alternatives, Count, Effort, Sampled, Turns, Wanted, conversation_of
 from tyler.serving.scoring import entries_of
 
 Choosing = TypeVar("Choosing", bound=Sampled)
@@ -22,14 +21,12 @@ Choosing = TypeVar("Choosing", bound=Sampled)
 class ChatRequest(Sampled):
     """An assistant's turn at the end is the beginning of the answer."""
 
-    messages: Messages
+    messages: Turns
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     reasoning_effort: Effort | None = None
-    logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Alternatives | None = None
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -40,24 +37,20 @@ class ChatRequest(Sampled):
         return self
 
     @property
-    def limits(self) -> Limits:
-        field = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        return Limits(self.max_completion_tokens or self.max_tokens, field, effort=self.reasoning_effort)
-
-    @property
-    def alternatives(self) -> int:
-        return self.top_logprobs or 0
-
-    @property
-    def conversation(self) -> Conversation:
-        """The messages as the prompt takes them."""
-        return conversation_of(self.messages)
+    def wanted(self) -> Wanted:
+        return self.sampled(
+            [conversation_of(self.messages)],
+            length=self.max_completion_tokens or self.max_tokens,
+            length_field="max_tokens" if self.max_completion_tokens is None else "max_completion_tokens",
+            effort=self.reasoning_effort,
+            alternatives=self.top_logprobs or 0,
+        )
 
 
 class Choices(Rendering[Choosing]):
     """One object with a choice for each answer, or chunks with some of each: what chats and completions have."""
 
-    last, prefix, kind, chunk_kind = DONE, "chatcmpl", "chat.completion", "chat.completion.chunk"
+    last, prefix, kind, chunk_kind = b"data: [DONE]\n\n", "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     @abstractmethod
     def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:
@@ -75,15 +68,15 @@ class Choices(Rendering[Choosing]):
 
     def ended(self) -> Iterator[Event]:
         if self.body.includes_usage:
-            yield None, self._chunk([]) | {"usage": self.generation.usage.of_chat()}
+            yield None, self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
         choices = [
             {"index": answer.index, "finish_reason": answer.finish_reason, "tyler": answer.details()}
             | self.choice(answer)
             for answer in self.generation.answers
         ]
-        return self._envelope(self.kind) | {"choices": choices, "usage": self.generation.usage.of_chat()}
+        return self._envelope(self.kind) | {"choices": choices, "usage": self.generation.usage("prompt", "completion")}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """An object of a stream; where usage is asked for, all but the last have none."""
@@ -91,7 +84,7 @@ class Choices(Rendering[Choosing]):
         return self._envelope(self.chunk_kind) | usage | {"choices": choices}
 
     def _envelope(self, kind: str) -> dict[str, Any]:
-        id, created = f"{self.prefix}-{self.generation.id}", self.generation.created
+        id, created = f"{self.prefix}-{self.generation.id}", int(self.generation.started)
         return {"id": id, "object": kind, "created": created, "model": self.model}
 
 
@@ -99,8 +92,8 @@ class Chat(Choices[ChatRequest]):
     """Text as content, and operators as reasoning for people, where they were called."""
 
     def choice(self, answer: Answer) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-        if answer.invocations and self.style != "hidden":
+        message: dict[str, Any] = {"role": "assistant", "content": answer.done.text, "refusal": None}
+        if answer.invocations:
             message["reasoning_content"] = "\n".join(map(mark, answer.invocations))
         return {"message": message, "logprobs": self._logprobs(answer.tokens)}
 
@@ -117,8 +110,7 @@ class Chat(Choices[ChatRequest]):
 
 def part(answer: Answer, piece: Piece) -> dict[str, Any]:
     """A choice of a chunk. Nothing structured goes into `delta`: clients add up whatever they find there."""
-    assert not isinstance(piece, Failed)
-    shown: dict[str, Any] = {"index": piece.index, "delta": {}, "logprobs": None, "finish_reason": None}
+    shown: dict[str, Any] = {"index": answer.index, "delta": {}, "logprobs": None, "finish_reason": None}
     match piece:
         case Started():
             shown["delta"] = {"role": "assistant", "content": ""}

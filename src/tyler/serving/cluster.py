@@ -10,48 +10,36 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from ray import serve
 
 from tyler.evaluation.options import memory_of, router_of
 from tyler.serving.settings import ServerSettings, keys_in
 
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: tuple(filter(None, str(text).split(","))))]
 
-class Arguments(BaseModel):
-    """What `serve run tyler.serving.cluster:app KEY=VALUE` takes; the rest are the settings of the server itself."""
 
-    model_config = ConfigDict(extra="allow")
+class Arguments(ServerSettings):
+    """What `serve run tyler.serving.cluster:app KEY=VALUE` takes: the server's settings, and these."""
 
     model: str
     method: str | None = None
     router: str | None = None
     dtype: str = "auto"
-    memory: str | None = None
+    memory: Annotated[int | None, BeforeValidator(memory_of)] = None
     """Of each replica, as 4GB or 512MiB."""
+    aliases: Names = ()
+    hosts: Names = ()
+    origins: Names = ()
     api_key_file: Path | None = None
-    min_replicas: Annotated[int, Field(ge=0)] = 1
-    max_replicas: Annotated[int, Field(ge=1)] = 1
-    cpus: Annotated[float, Field(gt=0)] = 1.0
+    min_replicas: NonNegativeInt = 1
+    max_replicas: PositiveInt = 1
+    cpus: PositiveFloat = 1.0
     """Of each replica."""
-    gpus: Annotated[float, Field(ge=0)] = 0.0
-
-    def server_settings(self) -> ServerSettings:
-        """The settings of each replica. Raises ValueError for a key that is neither here nor there."""
-        given = dict(self.__pydantic_extra__ or {})
-        allowed = sorted({field.name for field in fields(ServerSettings)} - {"host", "port", "memory", "api_keys"})
-        if unknown := sorted(given.keys() - set(allowed)):
-            raise ValueError(
-                f"{unknown[0]} is not a setting; allowed: {', '.join((*Arguments.model_fields, *allowed))}"
-            )
-        for name in given.keys() & {"hosts", "origins", "aliases"}:
-            given[name] = tuple(filter(None, str(given[name]).split(",")))
-        keys = {} if self.api_key_file is None else keys_in(self.api_key_file)
-        own = {"name": Path(self.model).name, "memory": memory_of(self.memory), "api_keys": keys}
-        return TypeAdapter(ServerSettings).validate_python(own | given)
+    gpus: NonNegativeFloat = 0.0
 
 
 def app(arguments: Arguments) -> serve.Application:
@@ -59,32 +47,27 @@ def app(arguments: Arguments) -> serve.Application:
 
     A replica is added while more requests run than its rows decode at once; beyond its queue the server says 429.
     """
-    settings = arguments.server_settings()
-    load: dict[str, Any] = {
-        "location": arguments.model,
-        "method": arguments.method,
-        "name": settings.name,
-        "dtype": arguments.dtype,
-        "router": router_of(arguments.router),
-        "budget": settings.budget,
-        "max_new_tokens": settings.max_new_tokens,
-        "slots": settings.slots,
-    }
+    given, file = arguments, arguments.api_key_file
+    name = given.name if "name" in given.model_fields_set else Path(given.model).name
+    settings = given.model_copy(update={"name": name, "api_keys": {} if file is None else keys_in(file)})
+    router = router_of(given.router)
 
     def build() -> Any:
         """In a replica: load the model there."""
         from tyler.reasoners import registry
         from tyler.serving.app import create_app
 
-        loaded = registry.load(**load)
-        log = settings.log and of_process(settings.log)
-        return create_app(loaded.reasoner, replace(settings, log=log), loaded.weights)  # type: ignore[arg-type]
+        same = ("method", "dtype", "budget", "max_new_tokens", "slots")
+        load: dict[str, Any] = {key: getattr(settings, key) for key in same}
+        loaded = registry.load(settings.model, name=name, router=router, **load)
+        own = settings.model_copy(update={"log": settings.log and of_process(settings.log)})
+        return create_app(loaded.reasoner, own, loaded.weights)  # type: ignore[arg-type]
 
     class Server:
         """A replica, which Ray starts again where its engine cannot be revived."""
 
         def check_health(self) -> None:
-            lost = self.app.state.service.lost  # type: ignore[attr-defined]
+            lost = self.app.state.service.dispatcher.lost  # type: ignore[attr-defined]
             if lost is not None:
                 raise RuntimeError(lost)
 
@@ -92,11 +75,11 @@ def app(arguments: Arguments) -> serve.Application:
         serve.ingress(build)(Server),
         name="tyler",
         autoscaling_config={
-            "min_replicas": arguments.min_replicas,
-            "max_replicas": arguments.max_replicas,
+            "min_replicas": given.min_replicas,
+            "max_replicas": given.max_replicas,
             "target_ongoing_requests": settings.slots,
         },
-        ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
+        ray_actor_options={"num_cpus": given.cpus, "num_gpus": given.gpus},
         max_ongoing_requests=settings.slots + settings.max_queue,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=2.0,

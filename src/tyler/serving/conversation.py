@@ -49,6 +49,10 @@ class Conversation:
             raise ApiError(400, "the message is empty; give its text", param=self.params[len(asked) - 1])
 
 
+Question = Conversation | str | list[int]
+"""What is answered; or a text, or token ids, that are continued as they are."""
+
+
 class ChatTemplate:
     """A model's chat template, tried with made-up texts to see which turns it writes."""
 

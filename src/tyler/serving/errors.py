@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from reprlib import Repr
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -25,10 +24,6 @@ LONGEST_NAME = 100
 """Characters of a field's name, or of a value, that an error repeats."""
 BEGINNING = Repr()
 BEGINNING.maxlevel, BEGINNING.maxlist, BEGINNING.maxdict, BEGINNING.maxstring = 2, 6, 4, LONGEST_NAME
-
-
-class ClientGone(Exception):
-    """The client has disconnected."""
 
 
 class ApiError(Exception):
@@ -59,10 +54,6 @@ class ApiError(Exception):
     def response(self, path: str = "/") -> JSONResponse:
         """The whole answer to a request of this path."""
         return JSONResponse(self.body(path), self.status, self.headers)
-
-    def encoded(self) -> bytes:
-        """The body as bytes, for those who answer without an application."""
-        return json.dumps(self.body()).encode()
 
 
 def unsupported(param: str, message: str) -> ApiError:
@@ -116,10 +107,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(DecodingError)
     async def lost(request: Request, error: DecodingError) -> JSONResponse:
         return engine_failed(str(error)).response(request.url.path)
-
-    @app.exception_handler(ClientGone)
-    async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)  # for the log and the metrics only
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JSONResponse:

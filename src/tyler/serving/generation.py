@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Router
-from tyler.engine.shared_engine import DecodingError
+from tyler.engine.shared_engine import Call, DecodingError
 from tyler.engine.trajectory import Trajectory
-from tyler.serving.dispatcher import Answering
+from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.grammar import TextGrammar
-from tyler.serving.metrics import Stopwatch
-from tyler.serving.settings import InvocationStyle
+from tyler.serving.metrics import Metrics
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 """What OpenAI's API calls the ends of a trajectory."""
+STREAM_SECONDS = 0.05
+"""How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
+than the token, and readers are slower. The first one, invocations and ends are never kept back."""
 
 
 @dataclass(frozen=True)
@@ -70,41 +76,39 @@ def mark(record: dict[str, Any]) -> str:
 
 @dataclass
 class Answer:
-    """One answer to a request, as far as it has come."""
+    """One answer to a request, as far as it has come. `tokens` are those of its text."""
 
     index: int
     request: Request
-    watch: Stopwatch
-    started: float = field(default_factory=time.time)
-    ended: float = 0.0
+    asked: float
+    times: list[float] = field(default_factory=list)
+    """At which visible tokens were chosen, on the clock of `asked`."""
     tokens: list[TokenEvent] = field(default_factory=list)
     untold: list[TokenEvent] = field(default_factory=list)
     """Those that are in no piece of text yet."""
     invocations: list[dict[str, Any]] = field(default_factory=list)
-    calls: list[tuple[str, float, float, dict[str, Any]]] = field(default_factory=list)
-    """Of each invocation, for traces: operator, start, end and what else is known."""
+    call_ends: list[float] = field(default_factory=list)
+    """Of each invocation, in seconds since 1970."""
     trajectory: Trajectory | None = None
+    ended: float = 0.0
     cached_tokens: int = 0
     """Of its prompt, which earlier requests had in common with it."""
 
-    def take(self, event: Event, style: InvocationStyle) -> Iterator[Piece]:
-        """Note what happened; what is told of it at once. Text waits for `tell`, an invocation or the end."""
+    def take(self, event: Event, now: float) -> Iterator[Piece]:
+        """Note what the engine did at `now`; what is told of it at once. Text waits for `tell`, a call or the end."""
         match event:
             case TokenEvent():
-                self.tokens.append(event)
-                self.untold.append(event)
+                self.times.append(now)
+                if event.text or not event.cut:  # a stop string may leave nothing of its tokens
+                    self.tokens.append(event)
+                    self.untold.append(event)
             case InvocationEvent():
                 self.invocations.append(self._record(event))
-                now = time.time()
-                details = {f"tyler.{key}": value for key, value in self.invocations[-1].items()}
-                self.calls.append((event.invocation.operator, now - event.seconds, now, details))
-                if style == "inline":
-                    yield from self.tell()
-                if style != "hidden":
-                    yield Invocation(self.index, self.invocations[-1], event.operator_probs)
-            case FinishEvent(trajectory=trajectory):
-                self.trajectory, self.ended = trajectory, time.time()
-                self.cached_tokens = event.cached_tokens
+                self.call_ends.append(time.time())
+                yield from self.tell()
+                yield Invocation(self.index, self.invocations[-1], event.operator_probs)
+            case FinishEvent():
+                self.trajectory, self.ended, self.cached_tokens = event.trajectory, time.time(), event.cached_tokens
                 yield from self.tell()
                 yield Finished(self.index)
 
@@ -133,24 +137,20 @@ class Answer:
         return self.trajectory
 
     @property
-    def text(self) -> str:
-        return self.done.text
-
-    @property
     def finish_reason(self) -> str:
         return FINISH_REASONS[self.done.finish_reason]
 
     @property
     def latents(self) -> int:
         """Latents so far."""
-        if self.trajectory is not None:
-            return self.trajectory.num_latents
-        return sum(record["latents"] for record in self.invocations)
+        return (
+            sum(record["latents"] for record in self.invocations) if self.trajectory is None else self.done.num_latents
+        )
 
     @property
     def generated(self) -> int:
         """Tokens and latents so far."""
-        return self.latents + (len(self.tokens) if self.trajectory is None else self.trajectory.num_visible)
+        return self.latents + (len(self.times) if self.trajectory is None else self.done.num_visible)
 
     def details(self) -> dict[str, Any]:
         """What stands beside a choice under "tyler"."""
@@ -163,45 +163,30 @@ class Answer:
 
     def decoding(self) -> dict[str, Any]:
         """Everything but the prompt and the weights that decides this answer, in JSON's types."""
-        request = self.request
+        request, grammar = self.request, self.request.logits.grammar
+        plain = ("budget", "max_new_tokens", "max_generated", "stop", "stop_token_ids")
         return {
             "sampling": asdict(request.sampling),
             "router": router_name(request.router),
-            "budget": request.budget,
-            "max_new_tokens": request.max_new_tokens,
-            "max_generated": request.max_generated,
-            "stop": list(request.stop),
-            "stop_token_ids": list(request.stop_token_ids),
             "logits": {name: value for name, value in vars(request.logits).items() if name != "grammar"},
-            "grammar": grammar.source_of() if isinstance(grammar := request.logits.grammar, TextGrammar) else None,
+            "grammar": grammar.source_of() if isinstance(grammar, TextGrammar) else None,
+            **{name: getattr(request, name) for name in plain},
         }
 
     def logged(self, *, with_text: bool) -> dict[str, Any]:
         """What the audit log says of this answer."""
-        ended = self.trajectory
+        ended, first = self.trajectory, self.times[0] - self.asked if self.times else None
         record: dict[str, Any] = {
-            "finish_reason": None if ended is None else ended.finish_reason,
+            "finish_reason": ended and ended.finish_reason,
             "visible_tokens": self.generated - self.latents,
             "latents": self.latents,
             "invocations": [[one["operator"], one["position"], one["latents"]] for one in self.invocations],
             "decoding": self.decoding(),
-            "queue_seconds": None if ended is None else round(ended.queue_seconds, 6),
-            "first_token_seconds": rounded(self.watch.first_token_seconds),
-            "seconds": None if ended is None else round(ended.seconds, 6),
+            "queue_seconds": ended and round(ended.queue_seconds, 6),
+            "first_token_seconds": first and round(first, 6),
+            "seconds": ended and round(ended.seconds, 6),
         }
-        return record | ({"text": None if ended is None else ended.text} if with_text else {})
-
-    def span_attributes(self) -> dict[str, Any]:
-        """What a trace says of this answer, in OpenTelemetry's words where it has some."""
-        self.ended = self.ended or time.time()
-        return {
-            "gen_ai.usage.input_tokens": len(self.request.prompt_ids),
-            "gen_ai.usage.output_tokens": self.generated,
-            "gen_ai.response.finish_reasons": [self.trajectory.finish_reason] if self.trajectory else ["abort"],
-            "gen_ai.request.temperature": self.request.sampling.temperature,
-            "tyler.latents": self.latents,
-            "tyler.router": router_name(self.request.router),
-        }
+        return record | ({"text": ended and ended.text} if with_text else {})
 
 
 def router_name(router: Router) -> str:
@@ -211,96 +196,141 @@ def router_name(router: Router) -> str:
     return "learned" if router.learned else "never"
 
 
-def rounded(seconds: float | None) -> float | None:
-    """To microseconds."""
-    return None if seconds is None else round(seconds, 6)
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a request cost: latents are counted among the generated tokens, and apart."""
-
-    prompt: int
-    generated: int
-    latents: int
-    cached: int = 0
-
-    def of_chat(self) -> dict[str, Any]:
-        """As chats and completions say it."""
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.generated,
-            "total_tokens": self.prompt + self.generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-            "completion_tokens_details": {"reasoning_tokens": self.latents},
-        }
-
-    def of_response(self) -> dict[str, Any]:
-        """As responses say it."""
-        return {
-            "input_tokens": self.prompt,
-            "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
-            "output_tokens": self.generated,
-            "output_tokens_details": {"reasoning_tokens": self.latents},
-            "total_tokens": self.prompt + self.generated,
-        }
-
-
 class Generation:
-    """The answers to one HTTP request. Its opener closes it: that aborts what is unfinished, and logs it."""
+    """The answers to one HTTP request, `n` to each prompt. Its opener closes it: that aborts what is unfinished, and
+    has it recorded by `closed`."""
 
     def __init__(
-        self, id: str, answering: Answering, prompts: Sequence[Sequence[int]], closed: Callable[[str, Generation], None]
+        self,
+        dispatcher: Dispatcher,
+        requests: Sequence[Request],
+        metrics: Metrics,
+        *,
+        closed: Callable[[Generation], None],
+        n: int = 1,
+        ping_seconds: float = 15.0,
     ) -> None:
-        self.id, self.created, self.prompts, self.started = id, int(time.time()), prompts, time.time()
-        self.done = answering.done
-        pairs = zip(answering.requests, answering.watches, strict=True)
-        self.answers = [Answer(index, request, watch) for index, (request, watch) in enumerate(pairs)]
-        self._answering, self._on_close, self._closed = answering, closed, False
+        self.id, self.started = secrets.token_hex(12), time.time()
+        self._firsts, asked = slice(0, None, n), time.perf_counter()
+        self.answers = [Answer(index, one, asked) for index, one in enumerate(requests)]
+        self.failure: DecodingError | None = None
+        self._dispatcher, self._metrics, self._on_close, self._closed = dispatcher, metrics, closed, False
+        self._opening: Future[Call] | None = None
+        self._ping_seconds, self._streams = ping_seconds, True
+        self._waiting, self._news, self._urgent = list[Piece](), asyncio.Event(), asyncio.Event()
 
-    async def pieces(self, style: InvocationStyle = "inline") -> AsyncIterator[list[Piece]]:
+    async def begin(self) -> None:
+        """Queue the answers. Raises as `Dispatcher.ask`."""
+        self._dispatcher.open += len(self.answers)
+        try:
+            requests = [answer.request for answer in self.answers]
+            self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
+        except BaseException:
+            self._dispatcher.open -= len(self.answers)
+            raise
+
+    def take(self, events: Sequence[Event], now: float) -> None:
+        """Note what the engine did at `now`."""
+        urgent = (InvocationEvent, FinishEvent) if self._streams else (FinishEvent,)
+        for event in events:
+            if isinstance(event, FinishEvent) and event.error is not None:
+                self._fail(DecodingError(event.error))
+            elif not self._closed:
+                answer = self.answers[event.index]
+                self._waiting += answer.take(event, now)
+                if isinstance(event, FinishEvent):
+                    self._metrics.finished_answer(event.trajectory, answer.asked, answer.times, now)
+        self._news.set()
+        if any(isinstance(event, urgent) for event in events):
+            self._urgent.set()
+
+    def _fail(self, error: DecodingError) -> None:
+        """Note that the engine lost what is unfinished."""
+        self.failure = error
+        self._news.set()
+        self._urgent.set()
+
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
         """The stream, in the order in which each answer grew; what arrived together comes together.
 
-        Under the style "first" an answer's text follows all its invocations, under "hidden" there are no invocations.
+        An empty list comes where nothing happened for a while.
         """
         yield [Started(answer.index) for answer in self.answers]
         try:
-            async for batch in self._answering.batches():
-                if found := self._told(batch, style):
-                    yield found
+            async for found in self._told():
+                yield found
         except DecodingError as error:
             yield [Failed(engine_failed(str(error)))]
 
-    async def finished(self, style: InvocationStyle = "inline") -> list[Piece]:
+    async def finished(self) -> list[Piece]:
         """The whole stream at its end. Raises DecodingError when the engine failed."""
-        self._answering.streams = False
-        return [piece async for batch in self._answering.batches() for piece in self._told(batch, style)]
+        self._streams = False
+        return [piece async for found in self._told() for piece in found]
 
-    def _told(self, batch: Sequence[Event], style: InvocationStyle) -> list[Piece]:
-        """Note what happened; what it comes to. Tokens inside a character wait for the one that completes it."""
-        found = [piece for event in batch for piece in self.answers[event.index].take(event, style)]
-        if style != "first":
+    async def _told(self) -> AsyncIterator[list[Piece]]:
+        """What happened since the last look; a stream is woken seldom, and one that waits for the end only then."""
+        while self.unfinished or self._waiting:
+            await happens(self._news if self._streams else self._urgent, self._ping_seconds)
+            self._news.clear()
+            self._urgent.clear()
+            if self.failure is not None:
+                raise self.failure
+            found, self._waiting = self._waiting, []
             for answer in self.answers:
-                if answer.untold and answer.untold[-1].text:
+                if answer.untold and answer.untold[-1].text:  # else inside a character, which another token completes
                     found += answer.tell()
-        return found
+            yield found
+            if self._streams and self.unfinished:
+                await happens(self._urgent, STREAM_SECONDS)
 
     @property
-    def usage(self) -> Usage:
-        """What it has cost so far; a prompt that several answers share is counted once."""
-        answers = self.answers
-        firsts = answers[:: max(1, len(answers) // len(self.prompts))]
-        return Usage(
-            prompt=sum(map(len, self.prompts)),
-            generated=sum(one.generated for one in answers),
-            latents=sum(one.latents for one in answers),
-            cached=sum(one.cached_tokens for one in firsts),
-        )
+    def unfinished(self) -> int:
+        """How many answers are not complete."""
+        return sum(answer.trajectory is None for answer in self.answers)
 
-    async def close(self) -> None:
-        """Abort what is unfinished and have it logged; once."""
-        if not self._closed:
-            self._closed, answering = True, self._answering
-            outcome = "failed" if answering.failed else "aborted" if answering.unfinished else "finished"
-            answering.close()
-            self._on_close(outcome, self)
+    @property
+    def outcome(self) -> str:
+        """What became of it."""
+        return "failed" if self.failure is not None else "aborted" if self.unfinished else "finished"
+
+    @property
+    def prompts(self) -> list[Sequence[int]]:
+        """Each prompt once."""
+        return [answer.request.prompt_ids for answer in self.answers[self._firsts]]
+
+    def usage(self, read: str, generated: str) -> dict[str, Any]:
+        """What it has cost so far, in a protocol's words: `read` and `generated` tokens.
+
+        A prompt that several answers share is counted once; latents are among the generated tokens, and apart.
+        """
+        prompt, own = sum(map(len, self.prompts)), sum(one.generated for one in self.answers)
+        return {
+            f"{read}_tokens": prompt,
+            f"{generated}_tokens": own,
+            "total_tokens": prompt + own,
+            f"{read}_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
+            f"{generated}_tokens_details": {"reasoning_tokens": sum(one.latents for one in self.answers)},
+        }
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompts that were not read again."""
+        return sum(one.cached_tokens for one in self.answers[self._firsts])
+
+    def close(self) -> None:
+        """Abort what is unfinished and have it recorded; once."""
+        if self._closed or self._opening is None:
+            return
+        self._closed = True
+        self._dispatcher.open -= len(self.answers)
+        self._dispatcher.end(self._opening)
+        counter = self._metrics.aborted if self.failure is None else self._metrics.failed
+        counter.inc(self.unfinished)
+        self._on_close(self)
+
+
+async def happens(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but no longer than so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

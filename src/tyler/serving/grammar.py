@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -24,68 +23,52 @@ from tyler.modeling.backbone import Backbone
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-Kind = Literal["json_schema", "regex"]
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 """Between the tokens of JSON: a small model may else write blanks until its limit."""
 MOST_COMBINATIONS = 4096
 """Of alternatives (`anyOf`, `oneOf`) that hold together (`allOf`) in a schema."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer as grammars need it: in the JSON of `tokenizers`, with every token that ends an answer."""
+def words_of(backbone: Backbone) -> LLTokenizer:
+    """A backbone's tokens as llguidance reads them, with every one that ends an answer; it takes a second to make.
 
-    tokenizer: str
-    vocab_size: int
-    eos_ids: tuple[int, ...]
-
-    @classmethod
-    def of(cls, backbone: Backbone) -> Vocabulary:
-        """A backbone's. Raises ValueError where it is not one of `tokenizers`, or llguidance is missing."""
-        if find_spec("llguidance") is None:
-            raise ValueError("structured answers need one more package: pip install 'tyler-reasoning[structured]'")
-        if not backbone.tokenizer.is_fast:
-            raise ValueError("structured answers need a tokenizer of the package tokenizers; this model's is another")
-        return cls(backbone.tokenizer.backend_tokenizer.to_str(), backbone.vocab_size, tuple(sorted(backbone.eos_ids)))
-
-
-@lru_cache(maxsize=4)
-def words_of(vocabulary: Vocabulary) -> LLTokenizer:
-    """The same as llguidance reads it: that takes a second for a large one, and is done once in a process."""
+    Raises ValueError where its tokenizer is not one of `tokenizers`, or llguidance is missing.
+    """
+    if find_spec("llguidance") is None:
+        raise ValueError("structured answers need one more package: pip install 'tyler-reasoning[structured]'")
+    if not backbone.tokenizer.is_fast:
+        raise ValueError("structured answers need a tokenizer of the package tokenizers; this model's is another")
     from llguidance import LLTokenizer
 
-    end: Any = list(vocabulary.eos_ids)
-    return LLTokenizer(vocabulary.tokenizer, n_vocab=vocabulary.vocab_size, eos_token=end)
+    ends: Any = sorted(backbone.eos_ids)
+    return LLTokenizer(backbone.tokenizer.backend_tokenizer.to_str(), n_vocab=backbone.vocab_size, eos_token=ends)
 
 
 @dataclass(frozen=True)
 class TextGrammar:
     """What an answer's text may be: a JSON Schema's values, or a regular expression's texts.
 
-    `begun` are tokens of the answer that stand in the prompt. Raises ValueError at `check`, or at its first `start`,
-    for a grammar that is invalid, is too large, or has no text that begins so.
+    `begun` are tokens of the answer that stand in the prompt. Raises ValueError at its first `start` for a grammar that
+    is invalid, is too large, or has no text that begins so.
     """
 
-    vocabulary: Vocabulary
-    kind: Kind
+    words: LLTokenizer
+    kind: Literal["json_schema", "regex"]
     source: str
     begun: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "begun", tuple(self.begun))
-
     @classmethod
-    def of_schema(cls, vocabulary: Vocabulary, schema: dict[str, Any], begun: Sequence[int] = ()) -> TextGrammar:
+    def of_schema(cls, words: LLTokenizer, schema: dict[str, Any]) -> TextGrammar:
         """JSON that a schema describes; keywords that cannot be kept to are refused by name.
 
         Raises ValueError for one whose combinations would take too long to work out.
         """
         check_combinations(schema)
-        return cls(vocabulary, "json_schema", json.dumps(schema), tuple(begun))
+        return cls(words, "json_schema", json.dumps(schema))
 
     def source_of(self) -> dict[str, Any]:
-        """Everything but the vocabulary, in JSON's types: `TextGrammar(vocabulary, **source)` is the same."""
-        return {"kind": self.kind, "source": self.source, "begun": list(self.begun)}
+        """Everything but the words, in JSON's types."""
+        return {"kind": self.kind, "source": self.source, "begun": self.begun}
 
     def start(self) -> TextMatcher:
         """The beginning of an answer."""
@@ -119,7 +102,7 @@ def compiled(grammar: TextGrammar) -> LLMatcher:
         source = LLMatcher.grammar_from_regex(grammar.source)
     else:
         source = LLMatcher.grammar_from_json_schema(grammar.source, {"whitespace_pattern": WHITESPACE})
-    matcher = LLMatcher(words_of(grammar.vocabulary), source, log_level=0)
+    matcher = LLMatcher(grammar.words, source, log_level=0)
     first = matcher.deep_copy()
     first.compute_bitmask()  # what holds no text at all shows here
     if first.is_error():

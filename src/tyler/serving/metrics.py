@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from tyler.engine.base import Load
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 
@@ -15,7 +18,7 @@ SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.
 class Metrics:
     """One server's metrics, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: SharedEngine) -> None:
         self.registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -24,8 +27,8 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"tyler_{name}", text, registry=registry, buckets=buckets)
 
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"tyler_{name}", text, registry=registry)
+        def gauge(name: str, text: str, value: Callable[[Load], float]) -> None:
+            Gauge(f"tyler_{name}", text, registry=registry).set_function(lambda: value(engine.load()))
 
         self.requests = counter("http_requests", "Answered HTTP requests", "route", "status")
         self.finished = counter("request_success", "Finished answers", "finished_reason")
@@ -42,54 +45,25 @@ class Metrics:
         self.queue = histogram("request_queue_time_seconds", "From the request to its place in the batch", SLOW)
         self.log_lines = counter("audit_log_lines", "Lines of the audit log that are on disk")
         self.log_lost = counter("audit_log_lines_lost", "Lines of the audit log that could not be written")
-        self._running = gauge("num_requests_running", "Answers being decoded")
-        self._waiting = gauge("num_requests_waiting", "Answers that wait for a place")
-        self._cache = gauge("kv_cache_usage_perc", "Share of the slots' memory that contexts and caches take")
-        self._cache_bytes = gauge("kv_cache_bytes", "Bytes that the contexts and caches of running answers take")
+        gauge("num_requests_running", "Answers being decoded", lambda load: load.running)
+        gauge("num_requests_waiting", "Answers that wait for a place", lambda load: load.waiting)
+        gauge("kv_cache_bytes", "Bytes that the contexts and caches of running answers take", lambda load: load.bytes)
+        share = "Share of the slots' memory that contexts and caches take"
+        gauge("kv_cache_usage_perc", share, lambda load: load.bytes / load.memory if load.memory else 0.0)
 
-    def expose(self, engine: SharedEngine) -> bytes:
-        """The text that Prometheus reads."""
-        load = engine.load()
-        self._running.set(load.running)
-        self._waiting.set(load.waiting)
-        self._cache_bytes.set(load.bytes)
-        self._cache.set(load.bytes / load.memory if load.memory else 0.0)
-        return generate_latest(self.registry)
-
-
-class Stopwatch:
-    """Takes the times of one answer as its events come."""
-
-    def __init__(self, metrics: Metrics, asked: float) -> None:
-        self._metrics, self.asked = metrics, asked
-        self._last: float | None = None
-        self.first_token_seconds: float | None = None
-
-    def see(self, event: Event, now: float) -> None:
-        """Note an event that the engine gave at `now`."""
-        match event:
-            case TokenEvent():
-                self._token(now)
-            case InvocationEvent(invocation=invocation):
-                self._metrics.invocations.labels(invocation.operator).inc()
-            case FinishEvent(trajectory=trajectory):
-                self._finish(trajectory, now)
-
-    def _token(self, now: float) -> None:
-        if self._last is None:
-            self.first_token_seconds = now - self.asked
-            self._metrics.first_token.observe(self.first_token_seconds)
-        else:
-            self._metrics.inter_token.observe(now - self._last)
-        self._last = now
-
-    def _finish(self, trajectory: Trajectory, now: float) -> None:
-        metrics = self._metrics
-        metrics.end_to_end.observe(now - self.asked)
-        metrics.queue.observe(trajectory.queue_seconds)
-        metrics.finished.labels(trajectory.finish_reason).inc()
-        metrics.prompt_tokens.inc(len(trajectory.prompt_ids))
-        metrics.tokens.inc(trajectory.num_visible)
-        metrics.latents.inc(trajectory.num_latents)
+    def finished_answer(self, trajectory: Trajectory, asked: float, times: Sequence[float], now: float) -> None:
+        """Count an answer that was asked for, had its tokens and was done at these times."""
+        for earlier, later in pairwise(times):
+            self.inter_token.observe(later - earlier)
+        if times:
+            self.first_token.observe(times[0] - asked)
+        self.end_to_end.observe(now - asked)
+        self.queue.observe(trajectory.queue_seconds)
+        self.finished.labels(trajectory.finish_reason).inc()
+        self.prompt_tokens.inc(len(trajectory.prompt_ids))
+        self.tokens.inc(trajectory.num_visible)
+        self.latents.inc(trajectory.num_latents)
+        for invocation in trajectory.invocations:
+            self.invocations.labels(invocation.operator).inc()
         if trajectory.budget and trajectory.num_invocations >= trajectory.budget:
-            metrics.exhausted.inc()
+            self.exhausted.inc()

@@ -1,24 +1,57 @@
-"""The page at `/`: files of the package, sent under a strict policy, and one answer as a file that needs no server.
+"""The page at `/`: its files, sent under a strict policy, and what it asks besides OpenAI's endpoints.
 
-The files are plain ES modules and a stylesheet, as they were written. None of them is secret, so no key is needed for
-them; all that they show comes from the page's API (`page_api.py`), which is guarded like every other endpoint.
+The files are plain ES modules and a stylesheet, as they were written; none of them is secret, so no key is needed for
+them. It asks for the model, answers with p(operator), branches, the lens, and an answer as a file that needs no server.
+Nothing is kept between requests. A branch and the lens get an answer's actions from the page; the engine repeats them,
+and so computes the same latents again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
 import re
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
-from typing import Any
+from string import Template
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from starlette.responses import Response
+import torch
+from fastapi import Request as HttpRequest
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
 
+import tyler
+from tyler.engine.routing import Learned
+from tyler.engine.trajectory import Trajectory
+from tyler.lens.block import read_block
+from tyler.lens.interventions import blocks_of
+from tyler.model import Tyler
+from tyler.presentation import colour_of
+from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving.errors import ApiError
+from tyler.serving.event_stream import Event, Rendering, answered
+from tyler.serving.generation import Failed, Invocation, Piece, router_name
+from tyler.serving.generation import Text as TextPiece
+from tyler.serving.schema import Count, Generating, Ids, Signed, Strict, Turns, Wanted, conversation_of
+from tyler.serving.service import Service
+
+EXAMPLES = (
+    "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?",
+    "Find x when $5x - 28 = 47$.",
+    "Leo has 60 apples. Leo doubles them. Leo breaks 34. How many apples now?",
+    "If $6n + 3 = 3n + 36$, what is n?",
+    "Find x when $3x + 9 = 30$.",
+    "Zoe has 23 shells. Zoe gets 37. Zoe breaks 40. Zoe picks 32. How many shells are left?",
+)
+"""Questions to begin with, which `mini-tyler` answers right. The lens answers them too: the blocks of other problems
+are its controls."""
+CONTROL_TOKENS = 256
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 VIEW = ("temml.js", "dom.js", "math.js", "operators.js", "ribbon.js", "lens.js", "answer.js")
@@ -39,24 +72,50 @@ HEADERS = {
 }
 
 
-def is_open(path: str) -> bool:
-    """Whether a path is one of the page's files, which need no key."""
-    return path == "/" or (path.startswith("/page/") and path.removeprefix("/page/") in contents())
+class Origin(Strict):
+    """An answer that is begun again: its prompt, and the actions that are repeated."""
+
+    prompt_ids: Annotated[Ids, Field(min_length=1)]
+    actions: Ids
 
 
-def routes() -> APIRouter:
-    """The page and its files."""
-    router = APIRouter(include_in_schema=False)
+class PageQuestion(Generating):
+    """`POST /api/answers`: a conversation, or an answer without the invocation after `branch.actions`."""
 
-    @router.get("/")
-    async def page() -> Response:
-        return sent("index.html")
+    messages: Turns | None = None
+    branch: Origin | None = None
+    max_new_tokens: Count | None = None
+    stream: bool = True
 
-    @router.get("/page/{name}")
-    async def file(name: str) -> Response:
-        return sent(name)
+    @property
+    def wanted(self) -> Wanted:
+        if (self.messages is None) == (self.branch is None):
+            raise ApiError(400, "send messages or a branch, and only one of them", param="messages")
+        question = conversation_of(self.messages or ()) if self.branch is None else self.branch.prompt_ids
+        return Wanted([question], length=self.max_new_tokens, length_field="max_new_tokens")
 
-    return router
+
+class LensQuestion(Signed):
+    """`POST /api/lens`: a whole answer, and the number of one of its invocations."""
+
+    answer: Origin
+    invocation: Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Export(Strict):
+    """`POST /api/export`: an answer as the page keeps it."""
+
+    answer: dict[str, Any]
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def contents() -> dict[str, str]:
+    """All files of the page by their names."""
+    folder = files("tyler").joinpath("assets", "page")
+    return {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.name.endswith(tuple(TYPES))}
 
 
 def sent(name: str) -> Response:
@@ -67,40 +126,175 @@ def sent(name: str) -> Response:
     return Response(contents()[name], headers={**HEADERS, "Content-Type": f"{kind}; charset=utf-8"})
 
 
-@cache
-def contents() -> dict[str, str]:
-    """All files of the page by their names."""
-    folder = files("tyler").joinpath("assets", "page")
-    return {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.name.endswith(tuple(TYPES))}
-
-
 def standalone(answer: dict[str, Any]) -> str:
     """An answer, as the page keeps it, as one HTML file: it loads nothing and runs only what this server wrote.
 
     What a model said is data in it: `<` is written as an escape, so no text ends the element that holds it.
     """
     script, style = bundle(), contents()["temml.css"] + contents()["page.css"]
-    policy = f"default-src 'none'; img-src data:; style-src '{digest(style)}'; script-src '{digest(script)}'"
-    data = json.dumps(answer, ensure_ascii=False).replace("<", "\\u003c")
-    title = escape(str(answer.get("question") or "An answer")[:80])
-    return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}; base-uri \'none\'">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{style}</style>\n"
-        '<body class="standalone">\n<main id="answer"></main>\n'
-        f'<script type="application/json" id="data">{data}</script>\n'
-        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    return Template(contents()["answer.html"]).substitute(
+        title=escape(str(answer.get("question") or "An answer")[:80]),
+        data=json.dumps(answer, ensure_ascii=False).replace("<", "\\u003c"),
+        script=script,
+        script_hash=digest(script),
+        style=style,
+        style_hash=digest(style),
     )
 
 
 @cache
 def bundle() -> str:
     """The modules that show an answer as one, their imports of each other left out, and a line that shows it."""
-    modules = [IMPORT.sub("", contents()[name]) for name in VIEW]
-    return "".join([*modules, "showStandalone();\n"])
+    return "".join([*(IMPORT.sub("", contents()[name]) for name in VIEW), "showStandalone();\n"])
 
 
 def digest(text: str) -> str:
     """What a policy names an inline element by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+async def export(service: Service, http: HttpRequest, body: Export) -> Response:
+    """An answer as a file."""
+    content = await asyncio.to_thread(standalone, body.answer)
+    headers = {"Content-Disposition": 'attachment; filename="answer.html"', "X-Content-Type-Options": "nosniff"}
+    return Response(content, media_type="text/html", headers=headers)
+
+
+# -- the model -------------------------------------------------------------------------------------------------------
+
+
+def described(service: Service) -> dict[str, Any]:
+    """What the page can offer."""
+    usual, typed = service.usual, typed_model(service)
+    operators = () if typed is None else typed.operators
+    return {
+        "name": service.settings.name,
+        "method": service.servable.name,
+        "backbone": service.servable.model.backbone.id,
+        "version": tyler.__version__,
+        "operators": [
+            {"name": one.name, "latents": one.num_latents, "colour": colour_of(one.name)} for one in operators
+        ],
+        "router": router_name(usual.router),
+        "budget": usual.budget,
+        "max_new_tokens": service.settings.max_new_tokens,
+        "examples": EXAMPLES[:4],
+    }
+
+
+def typed_model(service: Service) -> Tyler | None:
+    """The model, where it has trained operators that may be routed, replayed and looked at; else None."""
+    model = service.servable.model
+    if not isinstance(model, Tyler) or service.usual.sampler is not None or model.stage not in ("stage1", "stage2"):
+        return None
+    return model if model.operators else None
+
+
+def model_of(service: Service, origin: Origin, field: str) -> Tyler:
+    """The model that gave an answer. Raises ApiError where it has no operators, or gives no answer of such a length."""
+    model, most = typed_model(service), service.settings.max_new_tokens
+    if model is None:
+        raise ApiError(400, f"{service.settings.name} has no trained operators to leave out or to look at")
+    if len(origin.actions) > most:
+        message = f"{field}.actions has {len(origin.actions)} actions; this server allows up to {most}"
+        raise ApiError(400, message, param=f"{field}.actions")
+    return model
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+async def answer(service: Service, http: HttpRequest, body: PageQuestion) -> Response:
+    """An answer, or what becomes of one without one of its calls. Raises ApiError for what is not allowed."""
+    branch = None
+    if body.branch is not None:
+        model_of(service, body.branch, "branch")
+        branch = tuple(body.branch.actions)
+    return await answered(Watched(service, body, await service.begin(http, body, operator_probs=True, branch=branch)))
+
+
+class Watched(Rendering[PageQuestion]):
+    """How the answer is decoded, then what happens, then all there is to know of it."""
+
+    def begun(self) -> Iterator[Event]:
+        request = self.generation.answers[0].request
+        yield (
+            "start",
+            {
+                "id": self.generation.id,
+                "budget": request.budget,
+                "router": router_name(request.router),
+                "sampling": asdict(request.sampling),
+                "prompt_tokens": len(request.prompt_ids),
+            },
+        )
+
+    def add(self, piece: Piece) -> Iterator[Event]:
+        """Tokens and invocations, with p(operator) of each operator in `probs`, where it is known."""
+        match piece:
+            case TextPiece(tokens=tokens):
+                yield "steps", {"steps": [{"text": one.text, "probs": rounded(one.operator_probs)} for one in tokens]}
+            case Invocation(record=record, probs=probs):
+                yield "steps", {"steps": [{"call": record, "probs": rounded(probs)}]}
+            case Failed(error=error):
+                yield "error", error.body()
+
+    def ended(self) -> Iterator[Event]:
+        yield "end", self.whole()
+
+    def whole(self) -> dict[str, Any]:
+        return {"trajectory": self.generation.answers[0].done.to_dict()}
+
+
+def rounded(probs: tuple[float, ...]) -> list[float]:
+    """Probabilities as far as a picture shows them."""
+    return [round(prob, 6) for prob in probs]
+
+
+# -- the lens --------------------------------------------------------------------------------------------------------
+
+
+async def look(service: Service, http: HttpRequest, body: LensQuestion) -> Response:
+    """What the lens shows of one block. Raises ApiError for one that the answer does not have."""
+    model = model_of(service, body.answer, "answer")
+    service.check_model(body.model)
+    answer = await repeated(service, http, body)
+    if body.invocation >= answer.num_invocations:
+        message = f"invocation {body.invocation} does not exist; the answer has {answer.num_invocations}, from 0 on"
+        raise ApiError(400, message, param="invocation")
+    operator, source = answer.invocations[body.invocation].operator, torch.Generator().manual_seed(0)
+    others = [one for one in await controls(service) if one.prompt_ids != answer.prompt_ids]
+    try:
+        reading = await service.dispatcher.beside_steps(
+            lambda turn: read_block(model, answer, body.invocation, others, source, turn)
+        )
+    except ValueError as error:  # such as a bound on memory that the examples do not fit in
+        raise ApiError(400, str(error)) from error
+    return JSONResponse({**reading.to_dict(), "controls": len(blocks_of(others).get(operator, ()))})
+
+
+async def controls(service: Service) -> list[Trajectory]:
+    """Answers to the examples, which the lens takes as those to other problems. Asked for once."""
+    if not service.controls:
+        settings, servable = service.settings, service.servable
+        asked = AnswerSettings(max_new_tokens=min(CONTROL_TOKENS, settings.max_new_tokens))
+        requests = [servable.request(question, asked) for question in EXAMPLES]
+        run = partial(servable.model.shared_engine.run, slots=settings.slots, memory=settings.memory)
+        service.controls = await asyncio.to_thread(run, requests)
+    return service.controls
+
+
+async def repeated(service: Service, http: HttpRequest, body: LensQuestion) -> Trajectory:
+    """The answer again, with its latents. Raises ApiError for actions that this model cannot have chosen."""
+    ends = service.servable.model.backbone.eos_ids
+    actions = tuple(action for action in body.answer.actions if action not in ends)
+    if not actions:
+        raise ApiError(400, "the answer is empty; send its actions", param="answer.actions")
+    settings = AnswerSettings(max_new_tokens=len(actions), router=Learned())
+    request = await service.request(body.answer.prompt_ids, settings)
+    generation = await service.generate(http, body, [replace(request, budget=None, branch=actions)])
+    try:
+        await generation.finished()
+    finally:
+        generation.close()
+    return generation.answers[0].done

@@ -13,7 +13,7 @@ from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Content, Count, Effort, Format, Generating, Limits, Name, Strict, text_of
+from tyler.serving.schema import Alternatives, Content, Count, Effort, Format, Generating, Name, Strict, Wanted, text_of
 from tyler.serving.scoring import entries_of
 from tyler.serving.service import Service
 
@@ -38,17 +38,15 @@ class InputItem(Strict):
 
 
 class Reasoning(Strict):
-    """How much a response may reason. A summary names the operator, whatever length is requested."""
+    """How much a response may reason."""
 
     effort: Effort | None = None
-    summary: Literal["auto"] | None = None
 
 
 class TextOptions(Strict):
     """What the text of a response is."""
 
     format: Format | None = None
-    verbosity: Literal["medium"] | None = None
 
 
 class ResponsesRequest(Generating):
@@ -59,39 +57,24 @@ class ResponsesRequest(Generating):
     )
     instructions: schema.Text | None = None
     max_output_tokens: Count | None = None
-    reasoning: Reasoning | None = None
-    stream_options: Strict | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    reasoning: Reasoning = Reasoning()
     include: Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=1)] | None = None
-    truncation: Literal["disabled"] | None = None
-    text: TextOptions | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    text: TextOptions = TextOptions()
+    top_logprobs: Alternatives | None = None
 
     @property
-    def format(self) -> Format | None:
-        return None if self.text is None else self.text.format
+    def wanted(self) -> Wanted:
+        return Wanted(
+            [self._conversation()],
+            length=self.max_output_tokens,
+            length_field="max_output_tokens",
+            effort=self.reasoning.effort,
+            effort_field="reasoning.effort",
+            format=self.text.format,
+            alternatives=self.top_logprobs or 0,
+        )
 
-    @property
-    def alternatives(self) -> int:
-        return self.top_logprobs or 0
-
-    @property
-    def logprobs(self) -> bool:
-        """Whether log-probabilities are told."""
-        return bool(self.include) or self.top_logprobs is not None
-
-    @property
-    def effort(self) -> Effort | None:
-        """How much the response may reason."""
-        return None if self.reasoning is None else self.reasoning.effort
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.max_output_tokens, "max_output_tokens", effort=self.effort, effort_field="reasoning.effort")
-
-    @property
-    def conversation(self) -> Conversation:
+    def _conversation(self) -> Conversation:
         """The instructions and the input as the prompt takes them; reasoning items are not read."""
         turns = [] if self.instructions is None else [("system", self.instructions, "instructions")]
         if isinstance(self.input, str):
@@ -113,7 +96,10 @@ class Output(Rendering[ResponsesRequest]):
     def __init__(self, service: Service, body: ResponsesRequest, generation: Generation) -> None:
         super().__init__(service, body, generation)
         self._items: list[dict[str, Any]] = []
-        self._message: dict[str, Any] | None = None
+        self._part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self._message = {"id": f"msg_{generation.id}", "type": "message", "role": "assistant", "content": [self._part]}
+        self._where: dict[str, Any] = {}
+        """The place of the message's text among the items, once it has begun."""
         self._told = 0
 
     def begun(self) -> Iterator[Event]:
@@ -122,7 +108,7 @@ class Output(Rendering[ResponsesRequest]):
 
     def add(self, piece: Piece) -> Iterator[Event]:
         match piece:
-            case Text(text=text, tokens=tokens) if tokens:
+            case Text(text=text, tokens=tokens):
                 yield from self._write(text, tokens)
             case Invocation(record=record):
                 yield from self._reason(record)
@@ -132,10 +118,7 @@ class Output(Rendering[ResponsesRequest]):
             case Failed(error=error):
                 yield self._event("failed", response=self._response("failed", error.message))
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        for piece in pieces:
-            for _ in self.add(piece):
-                pass
+    def whole(self) -> dict[str, Any]:
         return self._response(self._status)
 
     @property
@@ -166,51 +149,37 @@ class Output(Rendering[ResponsesRequest]):
 
     def _write(self, text: str, tokens: Sequence[TokenEvent]) -> Iterator[Event]:
         """Text of the message, which begins with its first."""
-        if self._message is None:
-            yield from self._open()
-        part, where = self._part()
-        logprobs = entries_of(self.service.tokenizer, tokens) if self.body.logprobs else []
-        part["text"] += text
-        part["logprobs"] += logprobs
-        yield self._event("output_text.delta", **where, delta=text, logprobs=logprobs)
-
-    def _open(self) -> Iterator[Event]:
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        about = {"id": f"msg_{self.generation.id}", "type": "message", "role": "assistant", "status": "in_progress"}
-        self._message = {**about, "content": [part]}
-        self._items.append(self._message)
-        _, where = self._part()
-        added = self._message | {"content": []}
-        yield self._event("output_item.added", output_index=where["output_index"], item=added)
-        yield self._event("content_part.added", **where, part=part)
-
-    def _part(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The message's text, and where it stands."""
-        message = self._message
-        assert message is not None, "called before the message began"
-        where = {"item_id": message["id"], "output_index": self._items.index(message), "content_index": 0}
-        return message["content"][0], where
+        if not self._where:
+            at, self._message["status"] = len(self._items), "in_progress"
+            self._where = {"item_id": self._message["id"], "output_index": at, "content_index": 0}
+            self._items.append(self._message)
+            yield self._event("output_item.added", output_index=at, item=self._message | {"content": []})
+            yield self._event("content_part.added", **self._where, part=self._part)
+        asked = bool(self.body.include) or self.body.top_logprobs is not None
+        logprobs = entries_of(self.service.tokenizer, tokens) if asked else []
+        self._part["text"] += text
+        self._part["logprobs"] += logprobs
+        yield self._event("output_text.delta", **self._where, delta=text, logprobs=logprobs)
 
     def _finish(self) -> Iterator[Event]:
         """The end of the message."""
-        if self._message is None:
+        if not self._where:
             yield from self._write("", [])
-        part, where = self._part()
-        assert self._message is not None
-        part["text"], self._message["status"] = self.generation.answers[0].text, self._status
-        yield self._event("output_text.done", **where, text=part["text"], logprobs=part["logprobs"])
-        yield self._event("content_part.done", **where, part=part)
-        yield self._event("output_item.done", output_index=where["output_index"], item=self._message)
+        self._message["status"] = self._status
+        text, logprobs = self._part["text"], self._part["logprobs"]
+        yield self._event("output_text.done", **self._where, text=text, logprobs=logprobs)
+        yield self._event("content_part.done", **self._where, part=self._part)
+        yield self._event("output_item.done", output_index=self._where["output_index"], item=self._message)
 
     def _response(self, status: str, error: str | None = None) -> dict[str, Any]:
         """The whole object, in any state."""
-        body, generation = self.body, self.generation
-        answer = generation.answers[0]
+        body, generation, (answer,) = self.body, self.generation, self.generation.answers
         done = status in ("completed", "incomplete")
+        format = body.text.format
         return {
             "id": f"resp_{generation.id}",
             "object": "response",
-            "created_at": generation.created,
+            "created_at": int(generation.started),
             "status": status,
             "error": None if error is None else {"code": "server_error", "message": error},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
@@ -220,15 +189,15 @@ class Output(Rendering[ResponsesRequest]):
             "output": list(self._items),
             "parallel_tool_calls": False,
             "previous_response_id": None,
-            "reasoning": {"effort": body.effort, "summary": "auto"},
+            "reasoning": {"effort": body.reasoning.effort, "summary": "auto"},
             "store": False,
             "temperature": answer.request.sampling.temperature,
-            "text": {"format": {"type": "text"} if body.format is None else body.format.told()},
+            "text": {"format": format.model_dump(by_alias=True, exclude_none=True) if format else {"type": "text"}},
             "tool_choice": "none",
             "tools": [],
             "top_p": answer.request.sampling.top_p,
             "truncation": "disabled",
-            "usage": generation.usage.of_response() if done else None,
+            "usage": generation.usage("input", "output") if done else None,
             "user": body.user,
             "metadata": body.metadata or {},
             "tyler": answer.details() if done else None,

@@ -1,20 +1,27 @@
-"""What the endpoints take. A field that is not here is refused by name; every text and list has a largest size.
+"""What the endpoints take, and how it is read from the bytes of a request.
 
-Fields of the APIs that ask for what a latent reasoner does not do (tools, storage) may be sent with a value that asks
-for nothing, since many clients always send them. Each body says in `limits`, `stops`, `format` and `conversation` what
-its own fields come to, so that one service answers them all.
+A field that is not here is refused by name; every text and list has a largest size, and what is malformed costs next to
+nothing and delays no other request. Each body says in `wanted` what its own fields come to, so that one service answers
+them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
-from tyler.serving.conversation import Conversation
-from tyler.serving.errors import ApiError
+from tyler.serving.conversation import Conversation, Question
+from tyler.serving.errors import ApiError, of_validation, shortened
+from tyler.serving.settings import UnknownFields
 
 LONGEST_TEXT = 2**22
 """Characters of a text; a context of a million tokens holds about as many."""
@@ -26,8 +33,18 @@ MOST_MESSAGES, MOST_PARTS, MOST_IDS, MOST_BIASES = 2048, 256, 2**18, 1024
 EFFORTS = {"none": 0, "minimal": 1, "low": 2, "medium": 5, "high": 10}
 """The budget of each `reasoning_effort`; medium is the paper's."""
 
-NOTHING: tuple[object, ...] = (None, False, [], {})
-"""What a field that the server does not know may hold."""
+NOTHING: tuple[object, ...] = (False, [], {})
+"""What a field that the server does not know may hold: many clients always send some that ask for nothing."""
+USUAL: dict[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default", "standard_only"),
+    "summary": ("auto",),
+    "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
+    "truncation": ("disabled",),
+    "verbosity": ("medium",),
+}
+"""What these may hold besides, which is how this server answers anyway."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high"]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -41,31 +58,15 @@ Biases = Annotated[
 ]
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Alternatives = Annotated[int, Field(ge=0, le=20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS, fail_fast=True)]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How much one request may generate, and what its protocol calls the fields that say so.
-
-    `usual` is the length where none is asked for, by default all that the server allows; `latents` bounds those of all
-    operator calls together.
-    """
-
-    length: int | None = None
-    length_field: str = "max_tokens"
-    usual: int | None = None
-    effort: Effort | None = None
-    effort_field: str = "reasoning_effort"
-    latents: int | None = None
-    latents_field: str = "thinking"
-
-
 class Strict(BaseModel):
-    """A part of a request; what it does not name is refused, but for a value that asks for nothing.
+    """A part of a request; what it does not name is refused, but for a value that asks for nothing. Null is left out.
 
     Fields that do not go together are refused by an ApiError.
     """
@@ -78,11 +79,11 @@ class Strict(BaseModel):
         if not isinstance(content, dict):
             return content
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        return {name: value for name, value in content.items() if name in known or value not in NOTHING}
-
-
-class Body(Strict):
-    """A whole request."""
+        return {
+            name: value
+            for name, value in content.items()
+            if value is not None and (name in known or value not in (*NOTHING, *USUAL.get(name, ())))
+        }
 
 
 class TylerOptions(Strict):
@@ -121,30 +122,44 @@ class Format(SchemaFormat):
             raise ValueError("a pattern is for type 'regex'")
         return self
 
-    def told(self) -> dict[str, Any]:
-        """The same as a response repeats it."""
-        return self.model_dump(by_alias=True, exclude_none=True)
-
     @property
     def schema_of(self) -> dict[str, Any] | None:
         """The schema, wherever it stands."""
         return self.json_schema.schema_ if self.json_schema is not None else self.schema_
 
 
-class ObfuscationOptions(Strict):
-    """What a stream may hide: nothing is hidden here."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asks for, and what its protocol calls the fields that say so.
+
+    Each question gets so many `answers`. `usual` is the length where none is asked for, by default all that the server
+    allows; `latents` bounds those of all operator calls together; `alternatives` are told of at each place.
+    """
+
+    questions: Sequence[Question]
+    answers: int = 1
+    length: int | None = None
+    length_field: str = "max_tokens"
+    usual: int | None = None
+    effort: Effort | None = None
+    effort_field: str = "reasoning_effort"
+    latents: int | None = None
+    stops: tuple[str, ...] = ()
+    format: Format | None = None
+    alternatives: int = 0
 
 
-class StreamOptions(ObfuscationOptions):
-    """What a stream says besides the answer."""
-
-    include_usage: bool = False
-
-
-class Generating(Body):
-    """What every endpoint that generates takes."""
+class Signed(Strict):
+    """Who asks which model."""
 
     model: Name
+    user: Name | None = None
+    metadata: Metadata | None = None
+
+
+class Generating(Signed):
+    """What every endpoint that generates takes."""
+
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
@@ -156,57 +171,33 @@ class Generating(Body):
     stop_token_ids: Annotated[Ids, Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
     seed: Seed | None = None
-    stream: bool | None = False
+    stream: bool = False
     tyler: TylerOptions = TylerOptions()
-    user: Name | None = None
-    metadata: Metadata | None = None
 
     @property
-    def limits(self) -> Limits:
-        """How much is asked for."""
-        return Limits()
+    @abstractmethod
+    def wanted(self) -> Wanted:
+        """What the protocol's own fields ask for. Raises ApiError for an invalid question."""
 
-    @property
-    def answers(self) -> int:
-        """How many answers each question gets."""
-        return 1
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
-        return ()
+class StreamOptions(Strict):
+    """What a stream says besides the answer."""
 
-    @property
-    def format(self) -> Format | None:
-        """What the text has to be."""
-        return None
-
-    @property
-    def alternatives(self) -> int:
-        """How many other tokens are told of at each place."""
-        return 0
+    include_usage: bool = False
 
 
 class Sampled(Generating):
     """What chats and completions take."""
 
-    n: Count | None = 1
+    n: Count = 1
     stop: StopString | StopStrings | None = None
     stream_options: StreamOptions | None = None
     response_format: Format | None = None
-    service_tier: Literal["auto", "default"] | None = None
 
-    @property
-    def answers(self) -> int:
-        return self.n or 1
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def format(self) -> Format | None:
-        return self.response_format
+    def sampled(self, questions: Sequence[Question], **own: Any) -> Wanted:
+        """What these fields ask for, with those of the protocol."""
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Wanted(questions, self.n, stops=stops, format=self.response_format, **own)
 
     @property
     def includes_usage(self) -> bool:
@@ -234,8 +225,16 @@ class TextPart(Strict):
     cache_control: CacheControl | None = None
 
 
+class ThinkingPart(Strict):
+    """Thinking of an earlier answer, which is not read: latents belong to the answer in which they were made."""
+
+    type: Literal["thinking"]
+    thinking: Text
+    signature: Text | None = None
+
+
 Role = Literal["system", "developer", "user", "assistant"]
-Content = Text | Annotated[list[TextPart], Field(max_length=MOST_PARTS, fail_fast=True)]
+Content = Text | Annotated[list[TextPart | ThinkingPart], Field(max_length=MOST_PARTS, fail_fast=True)]
 
 
 def text_of(content: Any) -> str:
@@ -245,18 +244,74 @@ def text_of(content: Any) -> str:
     return "".join(part.text for part in content if isinstance(part, TextPart))
 
 
-class ChatMessage(Strict):
+class Turn(Strict):
     """One turn. What an assistant's turn from this server has besides its text may be sent back, and is not read."""
 
     role: Role
-    content: Content | None
+    content: Content | None = None
     reasoning_content: Text | None = None
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+Turns = Annotated[list[Turn], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 
 
-def conversation_of(messages: Iterable[Any], *before: tuple[str, str, str]) -> Conversation:
-    """Messages as the prompt takes them, after other turns."""
-    said = [(one.role, text_of(one.content), f"messages.{at}") for at, one in enumerate(messages)]
+def conversation_of(turns: Iterable[Turn], *before: tuple[str, str, str]) -> Conversation:
+    """Turns as the prompt takes them, after others."""
+    said = [(one.role, text_of(one.content), f"messages.{at}") for at, one in enumerate(turns)]
     return Conversation.of([*before, *said])
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+Kind = TypeVar("Kind", bound=Strict)
+LARGE = 64 * 2**10
+"""Bytes from which on a body is parsed in another thread, one at a time: the event loop goes on."""
+MOST_STRINGS, MOST_CONTAINERS, MOST_VALUES = 2**15, 2**13, 2**19
+"""Of a body: a value takes up to a hundred times its bytes once it is parsed."""
+STRING = re.compile(rb'"[^"]*"')
+ONE_AT_A_TIME = asyncio.Lock()
+
+
+async def read(kind: type[Kind], http: Request, unknown: UnknownFields) -> Kind:
+    """The request's body. Raises ApiError for what it is not, naming the field."""
+    content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        given = shortened(content_type)
+        raise ApiError(400, f"the content type is {given!r}; send application/json", code="invalid_json")
+    body = await http.body()
+    work = partial(parse, kind, body, unknown)
+    if len(body) < LARGE:
+        return work()
+    async with ONE_AT_A_TIME:
+        return await asyncio.to_thread(work)
+
+
+def parse(kind: type[Kind], body: bytes, unknown: UnknownFields) -> Kind:
+    """The fields of a body. Raises ApiError for what is wrong with it."""
+    check_shape(body)
+    try:
+        content = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        half = "; a text holds half a character" if "hex escape" in str(error) else ""
+        raise ApiError(400, f"the body is not valid JSON: {error}{half}", code="invalid_json") from None
+    try:
+        return kind.model_validate(content, extra="forbid" if unknown == "refuse" else "ignore")
+    except ValidationError as error:
+        raise of_validation(error) from None
+
+
+def check_shape(body: bytes) -> None:
+    """Raise ApiError for a body of more values than any request has, before any of them is made."""
+    containers, quotes, commas = body.count(b"[") + body.count(b"{"), body.count(b'"'), body.count(b",")
+    if containers <= MOST_CONTAINERS and quotes <= MOST_STRINGS and commas <= MOST_VALUES:
+        return
+    body = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # quotes within texts begin none
+    body, strings = STRING.subn(b"", body, count=MOST_STRINGS + 1)  # brackets and commas within texts do not count
+    containers, values = body.count(b"[") + body.count(b"{"), body.count(b",")
+    for name, count, most in (
+        ("texts", strings, MOST_STRINGS),
+        ("lists and objects", containers, MOST_CONTAINERS),
+        ("values", values, MOST_VALUES),
+    ):
+        if count > most:
+            raise ApiError(400, f"the body has more than {most} {name}; send fewer", code="too_complex")

@@ -64,7 +64,7 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     detokenizer, special = IncrementalDetokenizer(tokenizer), set(tokenizer.all_special_ids)
     detokenizer.tokens.extend(ids)
     texts = list(detokenizer)
-    return [token_text(tokenizer, id) if id in special else text for id, text in zip(ids, texts, strict=True)]
+    return [name_of(tokenizer, id) if id in special else text for id, text in zip(ids, texts, strict=True)]
 
 
 def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
@@ -73,50 +73,38 @@ def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
     return bytes(BYTES[letter] for letter in letters) if all(letter in BYTES for letter in letters) else None
 
 
-def token_text(tokenizer: PreTrainedTokenizerBase, id: int) -> str:
-    r"""One token alone; bytes that are not text as OpenAI writes them, "bytes:\xe3\x82"."""
-    found = byte_level(tokenizer, id)
-    if found is None:
-        return str(tokenizer.decode([id]))
+def token_bytes(tokenizer: PreTrainedTokenizerBase, token: int | Scored | TokenEvent) -> bytes:
+    """The bytes of a token alone, or of one in a text: there it may have been cut, or have a space before it."""
+    if isinstance(token, int):
+        own, text = byte_level(tokenizer, token), str(tokenizer.decode([token]))
+    else:
+        is_whole = token.token is not None and not (isinstance(token, TokenEvent) and token.cut)
+        own, text = byte_level(tokenizer, token.token or 0) if is_whole else None, token.text
+    return text.encode() if own is None else own
+
+
+def name_of(tokenizer: PreTrainedTokenizerBase, token: int | Scored | TokenEvent) -> str:
+    r"""A token as text; bytes that are not text as OpenAI writes them, "bytes:\xe3\x82"."""
+    found = token_bytes(tokenizer, token)
     try:
         return found.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
 
 
-def token_bytes(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes:
-    """The bytes of one token alone."""
-    found = byte_level(tokenizer, id)
-    return token_text(tokenizer, id).encode() if found is None else found
-
-
-def told(tokens: Sequence[TokenEvent]) -> list[TokenEvent]:
-    """The tokens of an answer's text, without those that a stop string cut off whole; their texts join to its own."""
-    return [one for one in tokens if one.text or not one.cut]
-
-
-def name_of(tokenizer: PreTrainedTokenizerBase, token: Scored | TokenEvent) -> str:
-    """What a token is called, as among its alternatives: itself, or its text in the answer where it says less."""
-    cut = isinstance(token, TokenEvent) and token.cut
-    if token.token is None or cut or (token.text and byte_level(tokenizer, token.token) is None):
-        return token.text
-    return token_text(tokenizer, token.token)
-
-
-def entry_of(tokenizer: PreTrainedTokenizerBase, token: TokenEvent) -> dict[str, Any]:
-    """One token as chats and responses have it."""
-    own = None if token.cut else byte_level(tokenizer, token.token)
-    others = [entry(token_text(tokenizer, id), token_bytes(tokenizer, id), logprob) for id, logprob in token.top]
-    encoded = token.text.encode() if own is None else own
-    return entry(name_of(tokenizer, token), encoded, token.logprob) | {"top_logprobs": others}
-
-
-def entry(text: str, encoded: bytes, logprob: float) -> dict[str, Any]:
-    """A token with log p."""
-    return {"token": text, "logprob": logprob, "bytes": list(encoded)}
-
-
 def entries_of(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
     """The tokens of a text as chats and responses have them, control tokens left out."""
+
+    def entry(token: int | TokenEvent, logprob: float) -> dict[str, Any]:
+        return {
+            "token": name_of(tokenizer, token),
+            "logprob": logprob,
+            "bytes": list(token_bytes(tokenizer, token)),
+        }
+
     special = set(tokenizer.all_special_ids)
-    return [entry_of(tokenizer, one) for one in told(tokens) if one.token not in special]
+    return [
+        entry(one, one.logprob) | {"top_logprobs": [entry(*other) for other in one.top]}
+        for one in tokens
+        if one.token not in special
+    ]

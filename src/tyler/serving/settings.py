@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-InvocationStyle = Literal["inline", "first", "hidden"]
-"""How a chat shows invocations as reasoning: where they happen, all before the text, or not at all."""
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
 UnknownFields = Literal["refuse", "ignore"]
 """What becomes of a field of a request that the server does not know."""
 KEY_VARIABLE = "TYLER_API_KEY"
 """The environment variable that holds the key where no file does."""
 
 
-@dataclass(frozen=True)
-class ServerSettings:
+def sendable(key: str) -> str:
+    """An API key. Raises ValueError for an invalid one."""
+    if not key.strip() or not key.isascii():
+        raise ValueError("an API key is empty or not ASCII, which no header can carry; change it")
+    return key.strip()
+
+
+class ServerSettings(BaseModel):
     """How a model is served.
 
     `aliases` are further names that clients may call the model by. `api_keys` are the keys that clients may send, by
@@ -31,45 +35,33 @@ class ServerSettings:
     `log` is the audit log's file; `otlp` is where traces are sent.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: Mapping[str, str] = field(default_factory=dict)
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    api_keys: dict[str, Annotated[str, AfterValidator(sendable)]] = {}
     name: str = "tyler"
     aliases: tuple[str, ...] = ()
-    slots: int = 32
+    slots: PositiveInt = 32
     memory: int | None = None
-    max_queue: int = 128
-    max_new_tokens: int = 2048
-    budget: int | None = None
-    max_body: int = 4 * 2**20
+    max_queue: NonNegativeInt = 128
+    max_new_tokens: PositiveInt = 2048
+    budget: NonNegativeInt | None = None
+    max_body: PositiveInt = 4 * 2**20
     body_seconds: float = 30.0
     idle_seconds: float = 30.0
     read_seconds: float = 60.0
-    drain_seconds: float = 30.0
+    drain_seconds: int = 30
     ping_seconds: float = 15.0
-    max_probes: int = 5
+    max_probes: PositiveInt = 5
     unknown_fields: UnknownFields = "refuse"
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    invocations: InvocationStyle = "inline"
     log: Path | None = None
     log_text: bool = False
-    log_bytes: int = 64 * 2**20
-    log_files: int = 5
+    log_bytes: PositiveInt = 64 * 2**20
+    log_files: Annotated[int, Field(ge=2)] = 5
     otlp: str | None = None
-
-    def __post_init__(self) -> None:
-        least = {"slots": 1, "max_new_tokens": 1, "max_body": 1, "log_bytes": 1, "log_files": 2}
-        least |= {"max_queue": 0, "max_probes": 1, "budget": 0}
-        for name, minimum in least.items():
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name}={value}; it must be {minimum} or more")
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port={self.port}; it must be from 0 (any that is free) to 65535")
-        for name, key in self.api_keys.items():
-            if not key.strip() or not key.isascii():
-                raise ValueError(f"the API key {name!r} is empty or not ASCII, which no header can carry; change it")
 
     @property
     def names(self) -> tuple[str, ...]:

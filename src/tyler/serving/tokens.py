@@ -2,61 +2,48 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
-from tyler.reasoners.reasoner import AnswerSettings
-from tyler.serving.bodies import read, takes
 from tyler.serving.errors import ApiError
-from tyler.serving.schema import Body, Ids, Messages, Name, Text, conversation_of
+from tyler.serving.schema import Ids, Name, Strict, Text, Turns, conversation_of
 from tyler.serving.service import Service
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(Strict):
     """A text as it is, or a conversation in the chat template."""
 
     model: Name | None = None
     prompt: Text | None = None
-    messages: Messages | None = None
+    messages: Turns | None = None
     add_special_tokens: bool = True
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(Strict):
     """Token ids of a text."""
 
     model: Name | None = None
     tokens: Ids
 
 
-def routes(service: Service) -> APIRouter:
-    """The endpoints."""
-    router = APIRouter()
-
-    @router.post("/tokenize", **takes(TokenizeRequest))
-    async def tokenize(http: Request) -> Response:
-        body = await read(TokenizeRequest, http, service.settings.unknown_fields)
-        ids = await ids_of(service, body)
-        longest = service.servable.model.backbone.max_positions
-        return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids})
-
-    @router.post("/detokenize", **takes(DetokenizeRequest))
-    async def detokenize(http: Request) -> Response:
-        body = await read(DetokenizeRequest, http, service.settings.unknown_fields)
-        service.check_model(body.model or service.settings.name)
-        service.check_ids(body.tokens, "tokens")
-        return JSONResponse({"prompt": service.tokenizer.decode(body.tokens)})
-
-    return router
-
-
-async def ids_of(service: Service, body: TokenizeRequest) -> list[int]:
+async def tokenize(service: Service, http: Request, body: TokenizeRequest) -> Response:
     """The token ids of a text, or of a conversation's prompt. Raises ApiError where neither or both are sent."""
     service.check_model(body.model or service.settings.name)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "send either prompt or messages", param="prompt")
     if body.messages is not None:
-        settings = AnswerSettings(max_new_tokens=1)
-        return list((await service.requests(conversation_of(body.messages), settings))[0].prompt_ids)
-    service.check_characters([body.prompt or ""])
-    tokenizer = service.tokenizer
-    return list(tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens, verbose=False))
+        ids = await service.prompt_ids(conversation_of(body.messages))
+    else:
+        service.check_characters([body.prompt or ""])
+        ids = service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens, verbose=False)
+    longest = service.servable.model.backbone.max_positions
+    return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": list(ids)})
+
+
+async def detokenize(service: Service, http: Request, body: DetokenizeRequest) -> Response:
+    """The text of token ids. Raises ApiError for ids that are not tokens."""
+    service.check_model(body.model or service.settings.name)
+    known = service.servable.model.backbone.vocab_size
+    if (largest := max(body.tokens, default=0)) >= known:
+        raise ApiError(400, f"token id {largest} is out of range; ids go to {known - 1}", param="tokens")
+    return JSONResponse({"prompt": service.tokenizer.decode(body.tokens)})

@@ -5,14 +5,15 @@ It needs the extra `otel`. Where to send them is set by `--otlp` or OpenTelemetr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from tyler.serving.generation import Answer, Generation, router_name
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
-
-    from tyler.serving.generation import Answer
 
 NANO = 10**9
 
@@ -38,38 +39,45 @@ class Traces:
 
         return cls(OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces"), service)
 
-    def record(
-        self,
-        name: str,
-        headers: Mapping[str, str],
-        started: float,
-        ended: float,
-        attributes: dict[str, Any],
-        answers: Sequence[Answer],
-    ) -> None:
-        """Note a request that has ended, and what it consisted of; times in seconds since 1970."""
+    def record(self, path: str, headers: Mapping[str, str], generation: Generation, details: dict[str, Any]) -> None:
+        """Note a request to `path` that has ended, and what it consisted of."""
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        context = TraceContextTextMapPropagator().extract(headers)
-        root = self._span(name, started, attributes, context, trace.SpanKind.SERVER)
+        def span(name: str, started: float, attributes: dict[str, Any], **more: Any) -> Any:
+            shown = {key: value for key, value in attributes.items() if value is not None}
+            return self._tracer.start_span(name, attributes=shown, start_time=int(started * NANO), **more)
+
+        ended, client = time.time(), TraceContextTextMapPropagator().extract(headers)
+        details = {
+            "http.route": path,
+            "gen_ai.response.id": generation.id,
+            "tyler.outcome": generation.outcome,
+        } | details
+        root = span(f"POST {path}", generation.started, details, context=client, kind=trace.SpanKind.SERVER)
         within = trace.set_span_in_context(root)
-        for answer in answers:
-            span = self._span("answer", answer.started, answer.span_attributes(), within)
-            below = trace.set_span_in_context(span)
-            for operator, began, done, details in answer.calls:
-                self._span(f"operator {operator}", began, details, below).end(int(done * NANO))
-            span.end(int(answer.ended * NANO))
+        for answer in generation.answers:
+            whole = span("answer", generation.started, attributes_of(answer), context=within)
+            below = trace.set_span_in_context(whole)
+            for record, done in zip(answer.invocations, answer.call_ends, strict=True):
+                facts = {f"tyler.{key}": value for key, value in record.items()}
+                began = done - record["milliseconds"] / 1000
+                span(f"operator {record['operator']}", began, facts, context=below).end(int(done * NANO))
+            whole.end(int((answer.ended or ended) * NANO))
         root.end(int(ended * NANO))
-
-    def _span(self, name: str, started: float, attributes: dict[str, Any], context: Any, kind: Any = None) -> Any:
-        from opentelemetry.trace import SpanKind
-
-        shown = {key: value for key, value in attributes.items() if value is not None}
-        return self._tracer.start_span(
-            name, context, kind or SpanKind.INTERNAL, attributes=shown, start_time=int(started * NANO)
-        )
 
     def close(self) -> None:
         """Send what is left."""
         self._provider.shutdown()
+
+
+def attributes_of(answer: Answer) -> dict[str, Any]:
+    """What is said of an answer, in OpenTelemetry's words where it has some."""
+    return {
+        "gen_ai.usage.input_tokens": len(answer.request.prompt_ids),
+        "gen_ai.usage.output_tokens": answer.generated,
+        "gen_ai.response.finish_reasons": [answer.trajectory.finish_reason] if answer.trajectory else ["abort"],
+        "gen_ai.request.temperature": answer.request.sampling.temperature,
+        "tyler.latents": answer.latents,
+        "tyler.router": router_name(answer.request.router),
+    }

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -164,7 +164,7 @@ class HeldOut:
     """A set that no training problem may be in: ids and tasks by fingerprint; or why it could not be read."""
 
     name: str
-    questions: Mapping[bytes, Twin]
+    questions: Mapping[bytes, ProblemRef]
     refusal: str = ""
     near: NearIndex = field(default_factory=NearIndex, compare=False)
     set_aside: bool = False
@@ -207,12 +207,18 @@ def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Pr
 def near_overlaps(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Overlap]:
     """The problems that are nearly one of the sets: a word or two differ, and no number does."""
     found = ((problem, one.near.nearest(problem.question or problem.prompt)) for one in sets for problem in problems)
-    return [Overlap(problem.id, *twin) for problem, twin in found if twin is not None]
+    return [Overlap(problem.id, *other) for problem, other in found if other is not None]
 
 
 def _warn_of(near: Sequence[Overlap], *, dropped: bool) -> None:
     what = "left out" if dropped else "kept; data.on_overlap=drop leaves them out"
-    logger.warning("%d training problems are nearly held-out ones (%s): %s", len(near), what, _named_pairs(near, "~"))
+    _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Warn of what every stage of a training finds again."""
+    logger.warning(message)
 
 
 def _named_pairs(overlaps: Sequence[Overlap], sign: str) -> str:
@@ -274,19 +280,19 @@ def _read(selection: Selection) -> HeldOut:
         return HeldOut(selection.name, {}, str(error))
 
 
-Twin = tuple[str, str]
+ProblemRef = tuple[str, str]
 """The id and the task of a held-out problem."""
 
 
-def _questions(problems: Sequence[Problem]) -> dict[bytes, Twin]:
+def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
     return {_question(problem): (problem.id, problem.task) for problem in problems}
 
 
-def _overlap(training: Sequence[Problem], held_out: Mapping[bytes, Twin]) -> list[Overlap]:
+def _overlap(training: Sequence[Problem], held_out: Mapping[bytes, ProblemRef]) -> list[Overlap]:
     if not held_out:
         return []
     found = ((problem, held_out.get(_question(problem))) for problem in training)
-    return [Overlap(problem.id, *twin) for problem, twin in found if twin is not None]
+    return [Overlap(problem.id, *other) for problem, other in found if other is not None]
 
 
 def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:

@@ -50,8 +50,10 @@ def load_problems(
     chosen = find_task(task)
     if count is not None and count < 1:
         raise ValueError(f"count must be at least 1 problem, got {count}; leave it out to load all of them")
+    if revision is not None and path is not None and not str(path).startswith(HUB):
+        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     if isinstance(chosen, Generated):
-        return _generated(chosen, split, None if path is None else Path(path), count, seed)
+        return _generated(chosen, split, None if path is None else Path(path), count, seed, revision)
     if chosen.sources:
         split = split or next(iter(chosen.sources))
         problems = _published(chosen, split, None if path is None else Path(path), revision)
@@ -61,17 +63,23 @@ def load_problems(
     return list(problems) if count is None else _sample(problems, count, seed)
 
 
-def _generated(task: Generated, split: str | None, path: Path | None, count: int | None, seed: int) -> list[Problem]:
+def _generated(
+    task: Generated, split: str | None, path: Path | None, count: int | None, seed: int, revision: str | None
+) -> list[Problem]:
     """The problems that a task makes, from the rows of its source where it has one."""
     if task.source is None and path is not None:
         raise ValueError(
             f"task {task.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
             "your own give --task jsonl (task='jsonl') beside --data (path=), or omit the file"
         )
+    if task.source is None and revision is not None:
+        raise ValueError(
+            f"task {task.name!r} generates its problems: there is no revision {revision!r} of them; omit it"
+        )
     split = split or task.splits[0]
     if split not in task.splits:
         raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.splits)}")
-    rows = [] if task.source is None else list(_rows(task, task.source, path, None))
+    rows = [] if task.source is None else list(_rows(task, task.source, path, revision))
     return task.load(split, count, seed, rows)
 
 
@@ -110,8 +118,6 @@ def _of_split(task: Task, split: str, problems: Iterator[Problem]) -> Iterator[P
 
 
 def _rows(task: Task | Generated, source: Source, path: Path | None, revision: str | None) -> Iterator[Row]:
-    if path is not None and revision is not None:
-        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     if path is not None:
         return _file_rows(task, source, path)
     if source.hub_id is None:
@@ -160,8 +166,6 @@ def _given_rows(
         split = split or "train"
         source = Source((f"{split}.jsonl",), hub_id=f"{owner}/{name}", hub_subset=subset or None, hub_split=split)
         return split, _hub_rows(task, source, revision)
-    if revision is not None:
-        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     file = _given_file(task, path)
     return split or file.name.partition(".")[0], read_rows(file, private=task.private)
 

@@ -33,6 +33,11 @@ class Problem:
     question: str | None = None
     sample: int = 0
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Names an answer to it."""
+        return self.task, self.id, self.sample
+
     def content(self) -> tuple[object, ...]:
         """What a run learns from it."""
         return self.id, self.prompt, self.answer, self.solution, self.instruction

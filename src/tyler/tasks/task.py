@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
@@ -121,3 +122,16 @@ def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
             return Verdict(Outcome.TIMEOUT, answer, reason=str(error))
 
     return verdict
+
+
+class Rule(TypedDict):
+    """The fields of a task that say how it grades."""
+
+    verdict: Callable[[str, str, GradeOptions], Verdict]
+    same: Same
+    latex: Callable[[str], str | None]
+
+
+def mathematical(equal: Equal) -> Rule:
+    """How a task grades whose boxed answers are mathematics, compared by `equal`, in votes too."""
+    return Rule(verdict=boxed(equal), same=either_way(equal), latex=as_written)

@@ -9,9 +9,10 @@ from pathlib import Path
 from tyler.tasks.data_files import Row
 
 _NAMES = Path(__file__).with_name("names.txt").read_text("utf-8").split("\n\n")
-PERSON_NAMES, *NAMES = (frozenset(names.split()) for names in _NAMES)
-"""Names of people in published problems, in lower case; and first names to put in their place: of boys and men, and of
-girls and women, as the new name has to fit the old one's pronouns."""
+_PUBLISHED, *NAMES = (frozenset(names.split()) for names in _NAMES)
+PERSON_NAMES = _PUBLISHED.union(*NAMES)
+"""All names of people, in lower case: those in published problems, and NAMES, first names to put in their place: of
+boys and men, and of girls and women, as the new name has to fit the old one's pronouns."""
 
 _PLACES = 6
 """Decimal places that a number is written with; one that needs more is written as a fraction."""

@@ -9,8 +9,7 @@ rollouts.py                who answers while a policy learns
 rewards.py                 what answers are worth: built-in rewards, and several with weights
 reward_functions.py        rewards of one's own, in processes of their own
 verdicts.py                the verifier on many answers at once
-policy_losses.py           losses of policies, one function per equation
-advantages.py              rewards compared within their groups
+policy_losses.py           advantages and losses of policies, one function per equation
 objectives.py              the loss of Stage 1, and log-probabilities
 teacher_forcing.py         latents inside given solutions
 replay.py                  log-probabilities of finished trajectories
@@ -18,7 +17,7 @@ merging.py                 a LoRA folded into an ordinary model folder
 calibration.py             how psi starts
 loop.py                    what all trainings share: their loop, with checkpoints
 micro_batches.py           which rows of a batch are read at once
-optimizer.py               AdamW and its schedule
-state.py                   what the next step depends on, saved and put back
+optimizer.py               AdamW, its schedule, and what the next step depends on
 distributed.py             several processes that train as one
+sharding.py                layers that several processes share
 """

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from tyler.config import sizes
 from tyler.config.loops import CalibrationConfig
 from tyler.config.schema import Config
+from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.tasks import Problem
 from tyler.training.micro_batches import CALIBRATION_ROWS
@@ -36,29 +38,23 @@ class Decisions:
     operator: Int[Tensor, "positions"]
 
 
-@torch.no_grad()
-def collect_decisions(
-    model: Tyler,
-    problems: Sequence[str | Problem],
-    *,
-    temperature: float,
-    max_new_tokens: int,
-    slots: int,
-    seed: int,
-    memory: int | None = None,
-) -> Decisions:
-    """Answer the problems with every boundary's operator invoked, and gather every decision of the policy."""
-    requests = [
+def boundary_requests(model: Tyler, problems: Sequence[str | Problem], config: Config) -> list[Request]:
+    """What is asked to see the policy's decisions: the first of the problems, every boundary's operator invoked."""
+    seed, longest = seed_of(config.stage2.seed, "calibration"), config.stage2.max_new_tokens
+    return [
         model.request(
             problem,
             router=AtBoundaries(),
-            sampling=Sampling(temperature, seed=seed + index),
-            max_new_tokens=max_new_tokens,
+            sampling=Sampling(config.grpo.temperature, seed=seed + index),
+            max_new_tokens=longest,
         )
-        for index, problem in enumerate(problems)
+        for index, problem in enumerate(problems[: config.stage2.calibration.num_problems])
     ]
-    trajectories = model.shared_engine.run(requests, slots=slots, memory=memory)
-    model.shared_engine.release()
+
+
+@torch.no_grad()
+def collect_decisions(model: Tyler, trajectories: Sequence[Trajectory]) -> Decisions:
+    """Every decision of the policy in finished answers."""
     hidden, token_mass, operator = [], [], []
     for first in range(0, len(trajectories), CALIBRATION_ROWS):
         packed = pack_for(model.backbone, trajectories[first : first + CALIBRATION_ROWS])
@@ -74,19 +70,10 @@ def collect_decisions(
     return Decisions(torch.cat(hidden), torch.cat(token_mass), torch.cat(operator))
 
 
-def calibrate(model: Tyler, problems: Sequence[Problem], config: Config) -> dict[str, float]:
-    """Start the model's psi on the first of the problems, as `stage2.calibration` says; what it reached."""
-    calibration = config.stage2.calibration
-    decisions = collect_decisions(
-        model,
-        problems[: calibration.num_problems],
-        temperature=config.grpo.temperature,
-        max_new_tokens=config.stage2.max_new_tokens,
-        slots=config.decoding.slots,
-        memory=config.decoding.memory,
-        seed=seed_of(config.stage2.seed, "calibration"),
-    )
-    psi = fit_psi(decisions, len(model.operators), calibration)
+def calibrate(model: Tyler, trajectories: Sequence[Trajectory], config: CalibrationConfig) -> dict[str, float]:
+    """Start the model's psi on what its frozen policy decided in answers to `boundary_requests`; what it reached."""
+    decisions = collect_decisions(model, trajectories)
+    psi = fit_psi(decisions, len(model.operators), config)
     model.policy.psi.data.copy_(psi)
     return calibration_report(decisions, psi, [operator.name for operator in model.operators])
 

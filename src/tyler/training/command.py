@@ -18,18 +18,20 @@ from tyler.config.files import dump, value_at
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
 from tyler.engine.request import Request
+from tyler.model import Tyler
 from tyler.modeling import loading
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import settings_of
+from tyler.modeling.lora import LoraSettings, settings_of
 from tyler.modeling.operators import Operator
 from tyler.runs.catalogue import TrainingRun
 from tyler.runs.checkpoints import RunError, checkpoint_step, latest_checkpoint
-from tyler.runs.run import CONFIG, FollowedRun, Run, TrainedRun
+from tyler.runs.run import CONFIG, ReadOnlyRun, Run, TrainedRun
 from tyler.runs.trackers import check_tracker, open_tracker
 from tyler.tasks.decontamination import load_development, load_training, read_held_out
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import distributed
+from tyler.training.sharding import load_settings
 
 Model = TypeVar("Model")
 
@@ -86,12 +88,20 @@ def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand
 # --- what a training starts from ------------------------------------------------------------------------------------
 
 
-def load_backbone(config: Config) -> Backbone:
-    """The backbone of a config."""
-    theta = config.backbone
-    return loading.load_backbone(
-        theta.id, theta.adapters, revision=theta.revision, dtype=theta.dtype, device=config.devices.device
-    )
+def load_backbone(config: Config, *, sharded: bool = False) -> Backbone:
+    """The backbone of a config, on the CPU where it will be `sharded`."""
+    theta, placed = config.backbone, load_settings(config, sharded=sharded)
+    return loading.load_backbone(theta.id, theta.adapters, revision=theta.revision, **placed)
+
+
+def plain_model(config: Config, backbone: Backbone, stage: str) -> Tyler:
+    """A model without operators; draws from torch's global generator what a later LoRA is drawn after."""
+    return Tyler.start(backbone, (), lora_of(config), config.prompt).at_stage(stage)
+
+
+def lora_of(config: Config) -> LoraSettings:
+    """The shape of both LoRAs."""
+    return LoraSettings(**config.lora.model_dump())
 
 
 def load_problems(config: Config) -> list[Problem]:
@@ -117,7 +127,7 @@ def development_problems(config: Config, loop: OptimizationConfig) -> list[Probl
         ) from error
 
 
-def load_askable(
+def load_problems_that_fit(
     config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], longest_prompt: int
 ) -> tuple[list[Problem], list[Problem]]:
     """The training and the development problems of a config, without those whose prompts are too long to be answered.
@@ -125,16 +135,16 @@ def load_askable(
     Raises ValueError where no training problem is left.
     """
     training, development = load_problems(config), development_problems(config, loop)
-    kept = _askable(training, "training", request, longest_prompt)
+    kept = _that_fit(training, "training", request, longest_prompt)
     if not kept:
         raise ValueError(
             f"all {len(training)} training problems have prompts of more than {longest_prompt} tokens, which leave no "
             "room for an answer in the model's context; train on shorter ones"
         )
-    return kept, _askable(development, "development", request, longest_prompt)
+    return kept, _that_fit(development, "development", request, longest_prompt)
 
 
-def _askable(
+def _that_fit(
     problems: Sequence[Problem], what: str, request: Callable[[Problem], Request], longest_prompt: int
 ) -> list[Problem]:
     fits = [len(request(problem).prompt_ids) <= longest_prompt for problem in problems]
@@ -233,8 +243,8 @@ def opened_run(
     once, and where a process does not see what the first one wrote; TrackerError where the tracker cannot start.
     """
     with ExitStack() as stack:
-        first = distributed.after_first(lambda: _opened(stack, config, output, resume, replace, origin))
-        run: TrainedRun = first or FollowedRun(output)
+        first = distributed.run_on_rank_zero(lambda: _opened(stack, config, output, resume, replace, origin))
+        run: TrainedRun = first or ReadOnlyRun(output)
         seen = distributed.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
         if len(set(seen)) > 1:
             raise RunError(

@@ -11,21 +11,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ParamSpec, TypeVar, cast
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState, utils
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from transformers import PreTrainedModel
 
 from tyler.config.sections import DevicesConfig
 from tyler.engine.sampling import seed_of
 
 Item = TypeVar("Item")
-Parameters = ParamSpec("Parameters")
 
 
 class LostPeer(ConnectionError):
@@ -85,21 +81,6 @@ def check_device(local_rank: int, count: int) -> None:
         )
 
 
-def shard_layers(decoders: Sequence[PreTrainedModel]) -> None:
-    """Leave each process a part of the layers' frozen matrices (FSDP2); a layer is whole only while it computes.
-
-    Adapters, norms and biases stay whole: they are small, and gradients and checkpoints are as without shards. Every
-    process must call the layers equally often, in the same order. Raises ValueError for a process that is alone.
-    """
-    if world() == 1:
-        raise ValueError("layers are sharded over several processes, and this one is alone; start it with torchrun")
-    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (world(),))
-    for decoder in decoders:
-        for layer in cast(nn.ModuleList, decoder.layers):
-            whole = {one for one in layer.parameters() if one.requires_grad or one.dim() == 1}
-            fully_shard(layer, mesh=mesh, ignored_params=whole)
-
-
 # --- shares and sums ------------------------------------------------------------------------------------------------
 
 
@@ -109,8 +90,8 @@ def share(items: Sequence[Item]) -> Sequence[Item]:
     return items[first:end]
 
 
-def part_of(count: int) -> float:
-    """The share of the batch's things, `count` of them, that this process has; every process must call this."""
+def local_fraction(count: int) -> float:
+    """This process's part of a count over all of them; every process must call this."""
     return count / max(1, sum(gather(count)))
 
 
@@ -160,7 +141,7 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad = total.view_as(parameter).to(parameter.dtype) if count else None
 
 
-def copy_from_first(tensors: Iterable[Tensor]) -> None:
+def broadcast_from_rank_zero(tensors: Iterable[Tensor]) -> None:
     """Let every process have the first one's values."""
     if world() == 1:
         return
@@ -169,7 +150,7 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
             utils.broadcast(tensor.data)
 
 
-def after_first(action: Callable[[], Item]) -> Item | None:
+def run_on_rank_zero(action: Callable[[], Item]) -> Item | None:
     """What `action` gives the first process; None in the others, which wait until it is done there.
 
     What it raises stops the others too, with a LostPeer that says what it was.
@@ -188,7 +169,7 @@ def after_first(action: Callable[[], Item]) -> Item | None:
     return result
 
 
-def draw_apart(seed: int, step: int) -> None:
+def seed_rank_rng(seed: int, step: int) -> None:
     """Start this process's random draws of a step, of LoRA dropout, from its rank: no two drop the same.
 
     They follow from seed, rank and step, so a checkpoint need not hold them. The first process continues with the

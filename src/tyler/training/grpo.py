@@ -26,11 +26,10 @@ from tyler.engine.trajectory import Trajectory
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
-from tyler.training.advantages import degenerate_groups, group_advantages
 from tyler.training.loop import Step, Trainable, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
-from tyler.training.policy_losses import ActionWeights, AnchoredLoss, PolicyLoss
+from tyler.training.policy_losses import ActionWeights, PolicyLoss, degenerate_groups, group_advantages
 from tyler.training.rewards import Rewards
 from tyler.training.rollouts import Rollout, Rollouts
 
@@ -59,6 +58,8 @@ class GrpoTrainer(Trainer):
     best, better = "greedy/accuracy", staticmethod(gt)
     terms: tuple[str, ...] = ("loss", "clip_share", "cut_share")
     """The terms of the loss that are logged, the same in every process."""
+    in_step = False
+    """Whether processes share layers, so that each must read them as often as the others."""
 
     def __init__(
         self,
@@ -84,9 +85,9 @@ class GrpoTrainer(Trainer):
     def request(self, problem: Problem, sampling: Sampling) -> Request:
         """What is asked for one answer of a group."""
 
-    @abstractmethod
     def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
         """Greedy answers to development problems."""
+        return self.parts.rollouts.answer([self.request(problem, Sampling()) for problem in problems])
 
     @abstractmethod
     def actions(self, rollout: Rollout) -> Actions:
@@ -187,10 +188,8 @@ class GrpoTrainer(Trainer):
         flat = degenerate_groups(rollout.rewards).nonzero().flatten().tolist()
         if not flat:
             return rollout
-        chosen, size = (
-            random.Random(f"redraw {self.loop.seed} {step} {draw} {distributed.rank()}"),
-            self.objective.group_size,
-        )
+        size = self.objective.group_size
+        chosen = random.Random(f"redraw {self.loop.seed} {step} {draw} {distributed.rank()}")
         problems = chosen.choices(self.problems, k=len(flat))
         other = self.roll_out(problems, step, repeats_in(problems), draw)
         found = replaced(rollout, other, [group * size + member for group in flat for member in range(size)])
@@ -261,7 +260,7 @@ class GrpoTrainer(Trainer):
             whole = torch.tensor([not one.truncated for one in rollout.trajectories], device=device)
             mask = mask & whole[:, None]
         counted = ~rollout.rewards.flatten().isnan().to(device)
-        return self.parts.loss.weights(mask, actions.is_operator & mask, groups, counted, distributed.part_of)
+        return self.parts.loss.weights(mask, actions.is_operator & mask, groups, counted, distributed.local_fraction)
 
     def learn(self, rollout: Rollout, backward: Callable[[Tensor], None] = Tensor.backward) -> dict[str, float]:
         """Accumulate the gradient of the loss over micro-batches of answers; returns its terms over the whole batch.
@@ -276,8 +275,9 @@ class GrpoTrainer(Trainer):
             rollout.start, rollout.reference = actions.logprobs.clone(), actions.logprobs.clone()
         totals: dict[str, float] = {}
         lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in rollout.trajectories]
-        for places in MicroBatches.of(self.loop, self.backbone).cut(lengths):
-            if bool(weights.mask[places].any()):
+        for places in MicroBatches.of(self.loop, self.backbone).split(lengths):
+            counts = bool(weights.mask[places].any())
+            if any(distributed.gather(counts)) if self.in_step else counts:
                 terms = self.part_terms(rollout, places, actions, weights, advantages, first)
                 backward(terms["loss"])
                 totals = {name: totals.get(name, 0.0) + float(term.detach()) for name, term in terms.items()}
@@ -362,20 +362,6 @@ def replaced(rollout: Rollout, other: Rollout, places: Sequence[int]) -> Rollout
         rewards=put(rollout.rewards, other.rewards),
         parts={name: put(part, other.parts[name]) for name, part in rollout.parts.items()},
         seconds={name: spent + other.seconds[name] for name, spent in rollout.seconds.items()},
-    )
-
-
-def anchored_loss(objective: ObjectiveConfig, max_actions: int, **weights: float) -> AnchoredLoss:
-    """The loss that a config names; `weights` are `kl_weight` and `anchor_weight`, where there are any."""
-    return AnchoredLoss(
-        normalization=objective.loss,
-        clip_range=objective.clip_range,
-        clip_range_high=objective.clip_range_high,
-        importance=objective.importance,
-        correction=objective.correction,
-        correction_cap=objective.correction_cap,
-        max_actions=max_actions,
-        **weights,
     )
 
 

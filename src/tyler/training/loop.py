@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from tyler.config.loops import OptimizationConfig
 from tyler.modeling.backbone import Backbone
 from tyler.runs.checkpoints import RunError
+from tyler.runs.metrics import Metrics
 from tyler.runs.progress import Bar, NoBar, bar
 from tyler.runs.run import TrainedRun, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.training import distributed
-from tyler.training.optimizer import Optimization, scaler_of
-from tyler.training.state import load_state, save_state, state_bytes
+from tyler.training.optimizer import Optimization, load_state, save_state, scaler_of, state_bytes
 
 
 def batch_at(step: int, batch_size: int, num_examples: int, seed: int) -> list[tuple[int, int]]:
@@ -81,35 +81,6 @@ class Trainable(Protocol):
         ...
 
 
-def remaining_steps(
-    title: str,
-    run: TrainedRun,
-    total: int,
-    optimization: Optimization,
-    checkpoint_every: int | None,
-    model: Trainable,
-    more: Sequence[Tensor] = (),
-) -> Generator[Step]:
-    """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.
-
-    Loop over them inside `contextlib.closing`: an error's traceback would otherwise keep the signals that they handle.
-    What the newest checkpoint holds is back in the optimization's parameters, and in `more`, when this returns. Raises
-    RunError where the disk has no room for the checkpoints, ValueError for one that does not fit.
-    """
-    state = [*optimization.parameters, *more]
-    run.require_space(state_bytes(state) + model.saved_bytes())
-    newest = run.latest_checkpoint()
-    done = load_state(newest, state, optimization) if newest else 0
-    if done > total:
-        raise RunError(f"{run.path} has made {done} steps, and {total} are asked for; ask for more, or start anew")
-
-    def write(steps_done: int, folder: Path) -> None:
-        model.save_pretrained(folder)
-        save_state(folder, state, optimization, steps_done=steps_done)
-
-    return training_steps(title, run, total, done, checkpoint_every, write)
-
-
 def training_steps(
     title: str, run: TrainedRun, total: int, done: int, checkpoint_every: int | None, write: Callable[[int, Path], None]
 ) -> Generator[Step]:
@@ -124,7 +95,7 @@ def training_steps(
     shown = bar(title, total, done, where=run.path) if distributed.rank() == 0 else nullcontext(NoBar())
     with shown as progress, interruptible() as interruption:
         for number in range(done, total):
-            distributed.draw_apart(seed, number)
+            distributed.seed_rank_rng(seed, number)
             yield (step := Step(number, run, progress))
             stop = any(distributed.gather(interruption.requested))
             finished = number + 1
@@ -144,8 +115,8 @@ class Trainer(ABC):
 
     title: str
     """Of the progress bar."""
-    prefix: str
-    """What the names of its metrics begin with."""
+    metrics: Metrics
+    """What it logs."""
     best: str
     """The metric of `evaluate` that chooses the best checkpoint."""
     better: Callable[[float, float], bool]
@@ -194,16 +165,36 @@ class Trainer(ABC):
         loop, total = self.loop, self.loop.num_steps(self.num_examples)
         updates = total * self.updates_per_step
         optimization = Optimization.of(loop, self.parameter_groups(), updates, scaler_of(self.backbone))
-        steps = remaining_steps(self.title, run, total, optimization, loop.checkpoint_every, self.saved, self.state)
+        steps = self.remaining_steps(run, total, optimization)
         if run.latest_checkpoint() is None:
             self.start(run)
         self.begin()
         with closing(steps):
             for step in steps:
                 metrics, note = self.step(step, optimization)
-                named: dict[str, float] = {f"{self.prefix}/{name}": value for name, value in metrics.items()}
+                named: dict[str, float] = {f"{self.metrics.prefix}/{name}": value for name, value in metrics.items()}
                 if self.has_development and step.is_due(loop.eval_every):
                     named |= self.evaluate()
                     step.record_best(named, self.best, self.better)
                 step.log(named, note)
         self.end()
+
+    def remaining_steps(self, run: TrainedRun, total: int, optimization: Optimization) -> Generator[Step]:
+        """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.
+
+        Loop over them inside `contextlib.closing`: an error's traceback would otherwise keep the signals that they
+        handle. What the newest checkpoint holds is back when this returns. Raises RunError where the disk has no room
+        for the checkpoints, ValueError for one that does not fit.
+        """
+        state = [*optimization.parameters, *self.state]
+        run.require_space(state_bytes(state) + self.saved.saved_bytes())
+        newest = run.latest_checkpoint()
+        done = load_state(newest, state, optimization) if newest else 0
+        if done > total:
+            raise RunError(f"{run.path} has made {done} steps, and {total} are asked for; ask for more, or start anew")
+
+        def write(steps_done: int, folder: Path) -> None:
+            self.saved.save_pretrained(folder)
+            save_state(folder, state, optimization, steps_done=steps_done)
+
+        return training_steps(self.title, run, total, done, self.loop.checkpoint_every, write)

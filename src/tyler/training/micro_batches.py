@@ -29,7 +29,7 @@ GPU_SHARE = 0.5
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """How a batch is cut: at most `rows` rows at once, or at most `positions` positions; None means no limit."""
+    """How a batch is split: at most `rows` rows at once, or at most `positions` positions; None means no limit."""
 
     rows: int | None = None
     positions: int | None = None
@@ -52,7 +52,7 @@ class MicroBatches:
         """This rule, and where it sets no limit at most `rows` rows at once."""
         return MicroBatches(rows) if self.rows is None and self.positions is None else self
 
-    def cut(self, lengths: Sequence[int]) -> list[list[int]]:
+    def split(self, lengths: Sequence[int]) -> list[list[int]]:
         """The places of a batch's rows by micro-batch, each row once, from their lengths.
 
         The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order, and
@@ -104,7 +104,7 @@ def bytes_per_position(config: PreTrainedConfig, element: int, gradient_checkpoi
     `element` is the size of a weight. `tyler.planning.memory.kept_by_layer` has it tensor by tensor; here a layer keeps
     two norms and a LoRA's inputs in float32, seven products as wide as attention and three of the feed-forward part.
     """
-    from tyler.engine.native.fused_decoder import head_dim
+    from tyler.modeling.architectures import head_dim
 
     attention = config.num_attention_heads * head_dim(config)
     layer = 4 * 6 * config.hidden_size + element * (7 * attention + 3 * config.intermediate_size)

@@ -1,17 +1,22 @@
-"""AdamW over parameter groups, with one schedule for all of them."""
+"""AdamW over parameter groups, with one schedule for all of them, and what the next step depends on besides the model:
+exact weights, optimizer, random generators."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tyler.config.loops import OptimizationConfig
 from tyler.modeling.backbone import Backbone
+from tyler.runs.checkpoints import reading
 from tyler.training import distributed
 
 logger = logging.getLogger(__name__)
@@ -41,8 +46,8 @@ class Optimization:
     warmup_steps: int
     total_steps: int
     max_grad_norm: float
-    max_skipped: int = 0
-    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler("cpu", enabled=False))
+    max_skipped: int
+    scaler: torch.amp.GradScaler
     skipped: int = 0
     """Updates that were skipped so far."""
     in_a_row: int = 0
@@ -69,10 +74,11 @@ class Optimization:
             [{"params": parameters, "lr": rate, PEAK: rate} for parameters, rate in groups],
             weight_decay=config.weight_decay,
         )
-        distributed.copy_from_first(parameter for parameters, _ in groups for parameter in parameters)
+        distributed.broadcast_from_rank_zero(parameter for parameters, _ in groups for parameter in parameters)
         warmup = math.ceil(config.warmup_ratio * total_steps)
-        found = cls(optimizer, config.scheduler, warmup, total_steps, config.max_grad_norm, config.max_skipped)
-        return found if scaler is None else replace(found, scaler=scaler)
+        limits = config.max_grad_norm, config.max_skipped
+        scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
+        return cls(optimizer, config.scheduler, warmup, total_steps, *limits, scaler)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -125,3 +131,69 @@ def learning_rate_factor(scheduler: str, step: int, warmup_steps: int, total_ste
         return 1.0
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+# --- what the next step depends on besides the model ------------------------------------------------------------------
+
+
+def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization, *, steps_done: int) -> None:
+    """Write everything the next step depends on besides the checkpoint: exact weights, optimizer, random generators."""
+    tensors = {f"parameter.{index}": tensor.detach().cpu().clone() for index, tensor in enumerate(parameters)}
+    for index, state in optimization.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value.detach().cpu().clone() for name, value in state.items()}
+    tensors["random.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        tensors["random.mps"] = torch.mps.get_rng_state()
+    save_file(tensors, folder / "state.safetensors")
+    kept = {"steps_done": steps_done, "skipped": optimization.skipped, "in_a_row": optimization.in_a_row}
+    (folder / "state.json").write_text(json.dumps(kept | {"scaler": optimization.scaler.state_dict()}))
+
+
+def state_bytes(parameters: Sequence[Tensor]) -> int:
+    """The size of what `save_state` writes: the exact weights and AdamW's two moments of each."""
+    return 3 * sum(tensor.nbytes for tensor in parameters)
+
+
+def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization) -> int:
+    """Put back what `save_state` wrote; returns the number of steps done.
+
+    Raises RunError for a damaged checkpoint, ValueError for one that does not fit.
+    """
+    with reading(folder):
+        tensors = load_file(folder / "state.safetensors")
+        saved = [
+            tensors[f"parameter.{place}"] for place in range(sum(name.startswith("parameter.") for name in tensors))
+        ]
+        generator, kept = tensors["random.cpu"], json.loads((folder / "state.json").read_text())
+        done, skipped, in_a_row = (int(kept.get(name, 0)) for name in ("steps_done", "skipped", "in_a_row"))
+    if len(saved) != len(parameters):
+        raise ValueError(
+            f"{folder} holds {len(saved)} trained tensors, this run trains {len(parameters)}: the config has changed"
+        )
+    for place, (tensor, parameter) in enumerate(zip(saved, parameters, strict=True)):
+        if tensor.shape != parameter.shape:  # copying would stretch it
+            raise ValueError(
+                f"trained tensor {place} in {folder} is {list(tensor.shape)}, this run's is {list(parameter.shape)}: "
+                "the config or the backbone has changed"
+            )
+    with torch.no_grad():
+        for parameter, tensor in zip(parameters, saved, strict=True):
+            parameter.copy_(tensor)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensor
+    groups = optimization.optimizer.state_dict()["param_groups"]
+    optimization.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimization.skipped, optimization.in_a_row = skipped, in_a_row
+    if optimization.scaler.is_enabled():
+        optimization.scaler.load_state_dict(kept["scaler"])
+    torch.set_rng_state(generator)
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    if "random.mps" in tensors and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(tensors["random.mps"])
+    return done

@@ -21,7 +21,50 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tyler.config.loops import Correction, Importance, LossName
+from tyler.config.loops import Correction, ObjectiveConfig, RewardScale
+
+# ----------------------------------------------------------------------------------------------------------- advantages
+
+
+def group_advantages(
+    rewards: Float[Tensor, "batch group"],
+    epsilon: float = 1e-4,
+    *,
+    scale: RewardScale = "group",
+    batch: Float[Tensor, " all"] | None = None,
+) -> Float[Tensor, "batch group"]:
+    """A_i = (R(tau_i) - mean) / (std + epsilon) within each group, Eq. app-grpo-advantage.
+
+    The paper leaves the standard deviation and its epsilon open (and reuses the letter for the clip range): we take
+    the unbiased one and 1e-4, as TRL does. A degenerate group's advantages are exactly 0. An
+    answer whose reward is NaN is left out of its group and has advantage 0, as one that is left alone has.
+
+    `scale` is TRL's `scale_rewards`: "group" is the paper's; "batch" divides by the deviation of all rewards of the
+    step, which are `batch` where `rewards` are one process's share of them; "none" does not divide.
+    Raises ValueError when the group has fewer than 2 trajectories: there is nothing to compare.
+    """
+    if rewards.shape[1] < 2:
+        raise ValueError(f"a group needs at least 2 trajectories, got rewards of shape {tuple(rewards.shape)}")
+    counted = ~rewards.isnan()
+    # Counted from the group's first reward, equal rewards are exactly 0: a rounded mean would leave each of them an
+    # advantage near 1e-3 in float32, which Adam then scales up.
+    first = rewards.gather(1, counted.float().argmax(dim=1, keepdim=True))
+    shifted = torch.where(counted, rewards - first, 0)
+    size = counted.sum(dim=1, keepdim=True)
+    centred = torch.where(counted, shifted - shifted.sum(dim=1, keepdim=True) / size.clamp(min=1), 0)
+    if scale == "none":
+        return centred
+    if scale == "batch":
+        everything = (rewards if batch is None else batch).flatten()
+        return centred / (everything[~everything.isnan()].std(correction=1).nan_to_num(0.0) + epsilon)
+    return centred / ((centred.square().sum(dim=1, keepdim=True) / (size - 1).clamp(min=1)).sqrt() + epsilon)
+
+
+def degenerate_groups(rewards: Float[Tensor, "batch group"]) -> Bool[Tensor, " batch"]:
+    """Which groups have equal rewards throughout, so that all their advantages are 0 and only the KL term teaches."""
+    lowest = rewards.nan_to_num(torch.inf).amin(dim=1)
+    return rewards.nan_to_num(-torch.inf).amax(dim=1) <= lowest
+
 
 # ------------------------------------------------------------------------------------------------- weights of actions
 
@@ -198,10 +241,10 @@ class PolicyLoss(Protocol):
         operator_mask: Bool[Tensor, "batch actions"],
         group_ids: Int[Tensor, " batch"],
         counted: Bool[Tensor, " batch"],
-        part_of: Callable[[int], float],
+        local_fraction: Callable[[int], float],
     ) -> ActionWeights:
-        """The weights of a process's answers; `counted` marks those with a reward, and `part_of` gives the process's
-        part of a count that is summed over all processes (`distributed.part_of`)."""
+        """The weights of a process's answers. `counted` marks those with a reward, and `local_fraction` gives the
+        process's part of a count over all of them (`distributed.local_fraction`)."""
         ...
 
     def __call__(
@@ -221,20 +264,15 @@ class PolicyLoss(Protocol):
 class AnchoredLoss:
     """L_stage2 = L_GRPO(R) + alpha L_anch, Eq. app-stage2-control-loss, in the paper's form or a later one.
 
-    `normalization` says what an action counts in L_GRPO: as in the paper (`grpo`), the same for all actions of the
-    batch (`dapo`) or of each process's share of it (`bnpo`), or 1 over `max_actions` (`dr_grpo`). `importance` is that
-    of a token or of the whole answer (GSPO) in L_GRPO; the anchored loss keeps a token's, as its equation has it.
+    `objective.loss` says what an action counts in L_GRPO: as in the paper (`grpo`), the same for all actions of the
+    batch (`dapo`) or of each process's share of it (`bnpo`), or 1 over `max_actions` (`dr_grpo`). Its `importance` is
+    that of a token or of the whole answer (GSPO) in L_GRPO; the anchored loss keeps a token's, as its equation has it.
     """
 
-    normalization: LossName = "grpo"
-    clip_range: float = 0.2
-    clip_range_high: float | None = None
+    objective: ObjectiveConfig
+    max_actions: int = 1
     kl_weight: float = 0.0
     anchor_weight: float = 0.0
-    importance: Importance = "token"
-    correction: Correction = "none"
-    correction_cap: float = 2.0
-    max_actions: int = 1
 
     def weights(
         self,
@@ -242,7 +280,7 @@ class AnchoredLoss:
         operator_mask: Bool[Tensor, "batch actions"],
         group_ids: Int[Tensor, " batch"],
         counted: Bool[Tensor, " batch"],
-        part_of: Callable[[int], float] = lambda count: 1.0,
+        local_fraction: Callable[[int], float] = lambda count: 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> ActionWeights:
         """The weights of all actions of a batch; answers that are not `counted` weigh nothing and are in no mean.
@@ -256,18 +294,20 @@ class AnchoredLoss:
         num_actions = int(mask[counted].sum())
         counts = {"grpo": num_groups, "dapo": num_actions, "bnpo": 1, "dr_grpo": len(groups)}
         shares = {
-            count: part_of(count_of) for count, count_of in counts.items() if count in ("grpo", self.normalization)
+            count: local_fraction(count_of)
+            for count, count_of in counts.items()
+            if count in ("grpo", self.objective.loss)
         }
         policy, anchor = torch.zeros(mask.shape, dtype=dtype, device=mask.device), torch.zeros_like(mask, dtype=dtype)
         if len(groups):
-            policy[counted] = shares[self.normalization] * self._of_policy(mask[counted], groups, dtype)
+            policy[counted] = shares[self.objective.loss] * self._of_policy(mask[counted], groups, dtype)
             anchor[counted] = shares["grpo"] * anchor_weights(operator_mask[counted], groups, dtype)
         return ActionWeights(mask & counted[:, None], policy, anchor)
 
     def _of_policy(self, mask: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.normalization == "grpo":
+        if self.objective.loss == "grpo":
             return trajectory_weights(mask, groups, dtype)
-        if self.normalization == "dr_grpo":
+        if self.objective.loss == "dr_grpo":
             return constant_weights(mask, self.max_actions, dtype)
         return token_weights(mask, dtype)
 
@@ -288,15 +328,16 @@ class AnchoredLoss:
         like the loss; `operator_clip_share` averages over operator invocations like the anchor loss. `cut_share` is
         the share of actions whose importance weight reaches the cap.
         """
-        mask, clips = weights.mask, (self.clip_range, self.clip_range_high)
+        mask, objective = weights.mask, self.objective
+        clips, cap = (objective.clip_range, objective.clip_range_high), objective.correction_cap
         logprobs, old, behaviour, reference = (
             torch.where(mask, one, 0) for one in (logprobs, old_logprobs, behaviour_logprobs, reference_logprobs)
         )
-        truncated = truncated_importance(old, behaviour, mask, self.correction, self.correction_cap)
+        truncated = truncated_importance(old, behaviour, mask, objective.correction, cap)
         ratio = importance_ratio(logprobs, old)
         surrogate = truncated * clipped_surrogate(ratio, advantages, *clips)
-        whole = ratio if self.importance == "token" else sequence_ratio(logprobs, old, mask)
-        policy = surrogate if self.importance == "token" else truncated * clipped_surrogate(whole, advantages, *clips)
+        whole = ratio if objective.importance == "token" else sequence_ratio(logprobs, old, mask)
+        policy = truncated * clipped_surrogate(whole, advantages, *clips)
         kl = kl_k3(logprobs, reference)
         grpo = grpo_loss(policy, kl, weights.grpo, self.kl_weight)
         anchor = anchor_loss(surrogate, weights.anchor)
@@ -307,5 +348,5 @@ class AnchoredLoss:
             "kl": (weights.grpo * kl.detach()).sum(),
             "clip_share": (weights.grpo * clipped_actions(whole.detach(), advantages, *clips)).sum(),
             "operator_clip_share": (weights.anchor * clipped_actions(ratio.detach(), advantages, *clips)).sum(),
-            "cut_share": (weights.grpo * (truncated >= self.correction_cap)).sum(),
+            "cut_share": (weights.grpo * (truncated >= cap)).sum(),
         }

@@ -40,24 +40,18 @@ def replay_context(
     """
     if trajectory.num_soft:
         raise ValueError(f"a trajectory with {trajectory.num_soft} soft positions cannot be replayed from its tokens")
-    pieces, decided_at = [], []
-    tokens = list(trajectory.prompt_ids)
-    latents = iter(trajectory.latents)
-    length = len(tokens)
-    for action, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True):
+    tokens = embed(torch.tensor([*trajectory.prompt_ids, *trajectory.visible_ids], device=device))
+    latents, decided_at = iter(trajectory.latents), []
+    pieces, start, read = [], 0, len(trajectory.prompt_ids)
+    length = read
+    for is_operator in trajectory.is_operator:
         decided_at.append(length - 1)
-        if not is_operator:
-            tokens.append(action)
-            length += 1
-            continue
-        if tokens:
-            pieces.append(embed(torch.tensor(tokens, device=device)))
-            tokens = []
-        pieces.append(next(latents).to(device))
-        length += len(pieces[-1])
-    if tokens:
-        pieces.append(embed(torch.tensor(tokens, device=device)))
-    return torch.cat([piece.to(pieces[0].dtype) for piece in pieces]), decided_at
+        if is_operator:
+            pieces += [tokens[start:read], next(latents).to(tokens)]
+            start, length = read, length + len(pieces[-1])
+        else:
+            read, length = read + 1, length + 1
+    return torch.cat([*pieces, tokens[start:]]), decided_at
 
 
 def pack(trajectories: Sequence[Trajectory], embed: Callable[[Tensor], Tensor], device: torch.device) -> Packed:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as DeadlineError
+from collections.abc import Iterable
+from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("reward_worker.py")
 START_SECONDS = 120.0
 """A function may load a model of its own before its first answer."""
+STDERR = 2
+"""Where what a function prints goes."""
 
 
 class RewardError(ValueError):
@@ -33,60 +34,53 @@ class RewardFunction:
         self.path, self.seconds = path, seconds
         source_of(path)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER), *path.rpartition(":")[::2]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="reward")
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(WORKER), *path.rpartition(":")[::2], str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR,
+                env=environment,
+            )
         try:
-            self.parameters = self._reply(None, START_SECONDS)
+            self.parameters = self._reply(START_SECONDS)
         except BaseException:
             self.close()
             raise
 
     def __call__(self, **columns: list[Any]) -> list[Any]:
         """What the function gives for these columns. Raises RewardError where it fails or takes too long."""
-        values = self._reply(columns, self.seconds)
-        if not isinstance(values, list):
+        with suppress(OSError):  # the process has ended, which its reply says
+            self._pipe.send(columns)
+        values = self._reply(self.seconds)
+        if not isinstance(values, Iterable):
             raise RewardError(f"the reward {self.path} gave {values!r:.80}; it must give a list, a number an answer")
-        return values
+        return list(values)
 
-    def _reply(self, columns: Mapping[str, Any] | None, seconds: float) -> Any:
-        """The process's answer to one line. Raises RewardError."""
-        try:
-            line = self._pool.submit(self._exchange, columns).result(seconds)
-        except DeadlineError:
+    def _reply(self, seconds: float) -> Any:
+        """What the process sends. Raises RewardError."""
+        if not self._pipe.poll(seconds):
             self._process.kill()
             raise RewardError(
                 f"the reward {self.path} took more than {seconds:g} seconds and was ended; make it faster, or raise "
                 "reward_seconds"
+            )
+        try:
+            value, fault = self._pipe.recv()
+        except (EOFError, OSError):
+            raise RewardError(
+                f"the process of the reward {self.path} ended (exit code {self._process.wait()})"
             ) from None
-        except OSError:
-            line = b""
-        if not line:
-            raise RewardError(f"the process of the reward {self.path} ended (exit code {self._process.wait()})")
-        reply = json.loads(line)
-        if "error" in reply:
-            raise RewardError(f"the reward {self.path} failed: {reply['error']}")
-        return reply["value"]
-
-    def _exchange(self, columns: Mapping[str, Any] | None) -> bytes:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        if columns is not None:
-            self._process.stdin.write(json.dumps(columns).encode() + b"\n")
-            self._process.stdin.flush()
-        return self._process.stdout.readline()
+        if fault is not None:
+            raise RewardError(f"the reward {self.path} failed: {fault}")
+        return value
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._pool.shutdown()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
         self._process.wait()
+        self._pipe.close()
 
     def __enter__(self) -> RewardFunction:
         return self

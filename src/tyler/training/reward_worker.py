@@ -1,8 +1,8 @@
-"""The process behind `reward_functions.py`: loads one function and calls it with the columns of each line that comes.
+"""The process behind `reward_functions.py`: loads one function and calls it with the columns that come through a pipe.
 
-Run as a script, with the source and the function's name, and without torch. A line is JSON, and so is the
-reply: `{"value": ...}` or `{"error": ...}`. The first reply, before any line, are the function's parameters (null:
-any). What the function prints goes to standard error.
+Run as a script, with the source, the function's name and the pipe's descriptor, and without torch. A reply is a pair:
+what was asked for, or None and what went wrong. The first, before any columns, are the function's parameters (None:
+any).
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
-import os
 import signal
 import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 
 def load(source: str, name: str) -> Any:
-    """The function. Raises whatever keeps it from being loaded."""
+    """The function. Raises an error that says what keeps it from being loaded."""
     if not source.endswith(".py"):
         return getattr(importlib.import_module(source), name)
     path = Path(source).resolve()
@@ -44,22 +43,6 @@ def parameters(function: Any) -> list[tuple[str, bool]] | None:
     return [(one.name, one.default is one.empty) for one in found if one.kind is not one.VAR_POSITIONAL]
 
 
-def number(value: Any) -> Any:
-    """A reward in JSON's types: a number of numpy or torch as a float, and any other value as its text."""
-    if value is None:
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return repr(value)
-
-
-def values(function: Any, columns: dict[str, Any]) -> Any:
-    """What the function gives."""
-    given = function(**columns)
-    return [number(value) for value in given] if hasattr(given, "__iter__") else repr(given)
-
-
 def failure(error: BaseException) -> str:
     """What went wrong, and the line of the function where it did."""
     where = traceback.extract_tb(error.__traceback__)[-1]
@@ -67,26 +50,23 @@ def failure(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answer until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training, which ends its processes itself
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def reply(**content: Any) -> None:
-        out.write(json.dumps(content) + "\n")
-        out.flush()
-
+    source, name, descriptor = sys.argv[1:]
+    pipe = Connection(int(descriptor))
     try:
-        function = load(sys.argv[1], sys.argv[2])
-        reply(value=parameters(function))
+        function = load(source, name)
+        pipe.send((parameters(function), None))
     except BaseException as error:
-        reply(error=failure(error))
+        pipe.send((None, failure(error)))
         return
-    for line in sys.stdin:
+    while True:
         try:
-            reply(value=values(function, json.loads(line)))
+            pipe.send((function(**pipe.recv()), None))
+        except EOFError:
+            return
         except Exception as error:
-            reply(error=failure(error))
+            pipe.send((None, failure(error)))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def columns_of(
         "prompts": [one.prompt for one in problems],
         "completions": [one.text for one in answers],
         **{key: [getattr(one, key) for one in problems] for key in OF_PROBLEMS},
-        "completion_ids": [visible_ids(one) for one in answers],
+        "completion_ids": [one.visible_ids for one in answers],
         "success": [
             None if one is None or is_fault(problem, one) else one.correct
             for problem, one in zip(problems, verdicts, strict=True)
@@ -65,12 +65,6 @@ def columns_of(
 OF_PROBLEMS = ("id", "task", "answer", "solution", "family", "level")
 COLUMNS = tuple(columns_of([], [], []))
 """The names that a reward may ask for."""
-
-
-def visible_ids(answer: Trajectory) -> list[int]:
-    """The tokens of an answer, without its operator calls."""
-    pairs = zip(answer.actions, answer.is_operator, strict=True)
-    return [action for action, is_operator in pairs if not is_operator]
 
 
 # --------------------------------------------------------------------------------------------------------- built in

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +17,17 @@ from tyler.boundaries.placement import sample_candidates
 from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.model import Tyler
-from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
-from tyler.modeling.loading import load_backbone
-from tyler.modeling.lora import LoraSettings
+from tyler.modeling.backbone import Backbone, resolve_device
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
+from tyler.runs.metrics import SPEED, Metrics, from_traces
 from tyler.runs.run import TrainedRun
 from tyler.training import distributed
 from tyler.training.centring import centre
 from tyler.training.command import (
     Prepared,
     check_inherited,
+    load_backbone,
+    lora_of,
     lora_settings,
     origin_of,
     prompt_settings,
@@ -35,6 +35,7 @@ from tyler.training.command import (
 )
 from tyler.training.loop import batch_at
 from tyler.training.objectives import stage1_loss
+from tyler.training.sharding import shard
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, Insertion, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_development, load_traces, warn_of_idle
@@ -48,10 +49,17 @@ def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random)
     return tuple(Insertion(b, operator.name) for b, operator in sorted(chosen, key=trace.candidates.index))
 
 
+METRICS = Metrics(
+    "Stage 1",
+    from_traces("stage1", "Phi", {"insertions": "mean number of latent blocks per example"} | SPEED),
+    sections=("stage1",),
+)
+
+
 class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
     """Phi learns; the constants of centred heads have a learning rate of their own."""
 
-    title, prefix = "Stage 1", "stage1"
+    title, metrics = "Stage 1", METRICS
 
     def __init__(
         self, model: Tyler, traces: Sequence[Trace], config: Stage1Config, development: Sequence[Trace] = ()
@@ -77,7 +85,7 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
         return self.centres
 
     def train(self, run: TrainedRun) -> None:
-        distributed.copy_from_first(self.centres)  # each process has measured them, and rounded in its own way
+        distributed.broadcast_from_rank_zero(self.centres)  # each process has measured them, and rounded in its own way
         super().train(run)
 
     def batch(self, step: int) -> list[Example]:
@@ -108,43 +116,15 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
     """The examples of one step. Which, and where latents go, follows from seed and step alone."""
     batch = []
     for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
-        trace = traces[index]
-        insertions = draw_insertions(
-            trace, config.insertions, random.Random(f"insertions {config.seed} {epoch} {index}")
-        )
-        batch.append(Example(trace.prompt_ids, trace.target_ids, insertions, trace.id))
+        draw = random.Random(f"insertions {config.seed} {epoch} {index}")
+        batch.append(traces[index].with_latents(draw_insertions(traces[index], config.insertions, draw)))
     return batch
 
 
 def development_example(trace: Trace, config: Stage1Config) -> Example:
     """A development trace with latents, which go to the same places every time."""
     draw = random.Random(f"development {config.seed} {trace.id}")
-    return Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, config.insertions, draw), trace.id)
-
-
-def load_whole_backbone(config: Config) -> Backbone:
-    """The backbone of a config; in the CPU's memory where it will be sharded, for it may not fit on a device."""
-    theta, device = config.backbone, resolve_device(config.devices.device)
-    dtype = resolve_dtype(theta.dtype, device)
-    where = torch.device("cpu") if config.stage1.shard_layers else device
-    return load_backbone(theta.id, theta.adapters, revision=theta.revision, dtype=dtype, device=where)
-
-
-def shard(model: Tyler, config: Stage1Config, num_development: int, device: torch.device) -> None:
-    """Shard both readers of a trace over the processes, and move what stays whole to `device`.
-
-    Raises ValueError where processes would not call their layers equally often.
-    """
-    for what, count in (("batch_size", config.batch_size), ("the number of development traces", num_development)):
-        if count % distributed.world():
-            raise ValueError(
-                f"shard_layers needs equal shares: {what} is {count}, which {distributed.world()} processes do "
-                "not divide"
-            )
-    model.backbone.fingerprint()  # taken while the weights are whole; every checkpoint names it
-    distributed.shard_layers([model.backbone.decoder, model.synthesizer.decoder])
-    for part in (model.backbone.model, model.synthesizer, model.policy):
-        cast(nn.Module, part).to(device)
+    return trace.with_latents(draw_insertions(trace, config.insertions, draw))
 
 
 @training_command
@@ -154,7 +134,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     Raises ValueError where `start` is no Stage 1 model, or one of other settings than the config's.
     """
     earlier = None if start is None else trained_operators(config, start)
-    backbone = load_whole_backbone(config) if earlier is None else earlier.backbone
+    backbone = load_backbone(config, sharded=config.stage1.shard_layers) if earlier is None else earlier.backbone
     traces, development = load_traces(config, backbone), load_development(config, backbone, config.stage1)
     started = (earlier or backbone).fingerprint()
     origin = origin_of(started, map(Trace.content, traces), backbone, config.operators)
@@ -164,14 +144,15 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     if config.stage1.latents == "centred":
         model = centre(model, centring_examples(traces, config.stage1))
     if config.stage1.shard_layers:
-        shard(model, config.stage1, len(development), resolve_device(config.devices.device))
+        counts = {"batch_size": config.stage1.batch_size, "the number of development traces": len(development)}
+        shard(model, resolve_device(config.devices.device), counts)
     trainer = Stage1Trainer(model, traces, config.stage1, development)
     return Prepared(trainer.model, origin, trainer.train)
 
 
 def new_operators(config: Config, backbone: Backbone) -> Tyler:
     """Operators as they start; drawn from torch's global generator."""
-    model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
+    model = Tyler.start(backbone, config.operators, lora_of(config), config.prompt)
     if config.stage1.latents == "constant":
         names = [operator.name for operator in config.operators]
         model.synthesizer.requires_grad_(False)  # nothing but the constants learns
@@ -184,9 +165,7 @@ def centring_examples(traces: Sequence[Trace], config: Stage1Config) -> list[Exa
     """Traces with insertions, on which the latents of new operators are centred; the seed decides which."""
     draw = random.Random(f"centring {config.seed}")
     chosen = draw.sample(traces, min(config.centring.num_traces, len(traces)))
-    return [
-        Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, config.insertions, draw)) for trace in chosen
-    ]
+    return [trace.with_latents(draw_insertions(trace, config.insertions, draw)) for trace in chosen]
 
 
 def trained_operators(config: Config, start: Path | str) -> Tyler:

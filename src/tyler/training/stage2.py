@@ -24,17 +24,21 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.architectures import shipped
+from tyler.modeling.backbone import resolve_device
 from tyler.modeling.checkpoint import is_checkpoint
-from tyler.modeling.lora import LoraSettings
+from tyler.modeling.locations import inside
+from tyler.presentation import counted
 from tyler.runs.checkpoints import latest_checkpoint
+from tyler.runs.metrics import GREEDY, Metrics, from_rewards
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
-from tyler.training.calibration import calibrate
+from tyler.training.calibration import boundary_requests, calibrate
 from tyler.training.command import (
     Prepared,
     check_inherited,
-    load_askable,
+    load_problems_that_fit,
+    lora_of,
     origin_of,
     prompt_settings,
     training_command,
@@ -43,14 +47,49 @@ from tyler.training.grpo import (
     Actions,
     GrpoTrainer,
     Parts,
-    anchored_loss,
     trajectory_records,
 )
+from tyler.training.policy_losses import AnchoredLoss
 from tyler.training.replay import pack_for, padded, replay_logprobs
 from tyler.training.rewards import Rewards, origins, with_sources
 from tyler.training.rollouts import NativeRollouts, Rollout
+from tyler.training.sharding import load_settings, shard
 
 logger = logging.getLogger(__name__)
+
+
+METRICS = Metrics(
+    "Stage 2",
+    from_rewards(
+        "stage2",
+        "L_stage2 of the step's last update",
+        "{eta, psi}",
+        {
+            "invocations": "operator invocations per rollout, sampled",
+            "invocations_{operator}": "the same for one operator",
+            "over_budget": "share of rollouts with more invocations than `grpo.budget`",
+            "grpo": "L_GRPO, with its KL term",
+            "anchor": "L_anch, before its weight",
+            "kl": (
+                "k3 KL to the policy at the start of Stage 2, nats per action; absent where `grpo.kl_weight` is 0, for "
+                "nothing reads the reference there"
+            ),
+            "entropy": "entropy of the policy over V', nats per action",
+            "operator_clip_share": "share of operator invocations where the clip binds",
+        },
+    )
+    | GREEDY
+    | {
+        "greedy/invocations": "operator invocations per greedy answer",
+        "greedy/invocations_{operator}": "the same for one operator",
+        "calibration/{operator}_at_boundaries": (
+            "step 0: mean probability of an operator where its rule proposes it, after the start of psi"
+        ),
+        "calibration/elsewhere": "step 0: mean probability of any operator where no rule proposes one",
+    },
+    sections=("stage2", "grpo"),
+    about="Means are over the rollouts of the step unless said otherwise.",
+)
 
 
 class Stage2Trainer(GrpoTrainer):
@@ -59,7 +98,7 @@ class Stage2Trainer(GrpoTrainer):
     A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
     """
 
-    prefix = "stage2"
+    metrics = METRICS
     terms: tuple[str, ...] = ("loss", "grpo", "anchor", "clip_share", "operator_clip_share", "cut_share", "entropy")
 
     def __init__(
@@ -74,6 +113,7 @@ class Stage2Trainer(GrpoTrainer):
         parts = parts or parts_of(model, config)
         super().__init__(model, config.stage2, config.grpo, parts, problems, development)
         self.model, self.config, self.title = model, config, title
+        self.in_step = config.stage2.shard_layers
         self.reference_psi = torch.zeros_like(model.policy.psi)
         if config.grpo.kl_weight > 0:  # without a KL term nothing reads the reference
             self.terms = (*self.terms, "kl")
@@ -93,16 +133,17 @@ class Stage2Trainer(GrpoTrainer):
         return [self.reference_psi]
 
     def start(self, run: TrainedRun) -> None:
-        """Calibrate psi, in the first process for all, and log what it reached as step 0."""
+        """Calibrate psi on answers of all processes, and log what it reached as step 0."""
         if not self.model.operators:
             return
-        count = self.config.stage2.calibration.num_problems
-        logger.info("%s: psi is calibrated on rollouts of %d problems", self.title, count)
-        report = distributed.after_first(lambda: calibrate(self.model, self.problems, self.config))
-        distributed.copy_from_first([self.model.policy.psi])
+        requests = boundary_requests(self.model, self.problems, self.config)
+        logger.info("%s: psi is calibrated on rollouts of %s", self.title, counted(len(requests), "problem"))
+        answers = distributed.gather(self.parts.rollouts.answer(distributed.share(requests)))
+        if self.in_step or distributed.rank() == 0:
+            everyones = [answer for part in answers for answer in part]
+            run.log(0, calibrate(self.model, everyones, self.config.stage2.calibration))
+        distributed.broadcast_from_rank_zero([self.model.policy.psi])
         self.reference_psi.copy_(self.model.policy.psi.detach())
-        if report is not None:
-            run.log(0, report)
 
     # ------------------------------------------------------------------------------------------- what is answered
 
@@ -110,10 +151,6 @@ class Stage2Trainer(GrpoTrainer):
         """The budget is soft here: a penalty, not a cap."""
         longest = self.config.stage2.max_new_tokens
         return self.model.request(problem, router=Learned(), sampling=sampling, max_new_tokens=longest)
-
-    def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
-        """Greedy routing may never invoke what sampling does."""
-        return self.parts.rollouts.answer([self.request(problem, Sampling()) for problem in problems])
 
     # -------------------------------------------------------------------------------------------- what is learned
 
@@ -170,7 +207,7 @@ def parts_of(model: Tyler, config: Config) -> Parts:
     """Who answers, for what reward, and the loss, as a config says. Raises RewardError for an unusable reward."""
     grpo, longest = config.grpo, config.stage2.max_new_tokens
     rewards = Rewards.of(grpo, config.rewards, grpo, longest, operators=bool(model.operators))
-    loss = anchored_loss(grpo, longest, kl_weight=grpo.kl_weight, anchor_weight=grpo.anchor_weight)
+    loss = AnchoredLoss(grpo, longest, grpo.kl_weight, grpo.anchor_weight)
     return Parts(NativeRollouts(model.shared_engine, config.decoding), rewards, loss)
 
 
@@ -183,13 +220,13 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     """
     config = with_sources(config)
     if not is_checkpoint(shipped(str(start)) or latest_checkpoint(start) or Path(start)):
+        seen = inside(Path(start)) if Path(start).is_dir() else ""
         raise ValueError(
-            f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler train stage1 CONFIG` first, or "
-            "name its run with --start"
+            f"{start} holds no Stage 1 model (no finished checkpoint){seen}; run `tyler train stage1 CONFIG` first, "
+            "or name its run with --start"
         )
-    model = Tyler.from_pretrained(
-        str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
-    )
+    placed = load_settings(config, sharded=config.stage2.shard_layers)
+    model = Tyler.from_pretrained(str(start), backbone=config.backbone.id, **placed)
     if model.stage != "stage1":
         raise ValueError(
             f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler train stage1 CONFIG`)"
@@ -197,10 +234,22 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
     check_inherited(config, start, model.backbone, recorded)
     room = longest_prompt(model.backbone, model.heads)
-    problems, development = load_askable(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
     content = map(Problem.content, problems)
     origin = origin_of(model.fingerprint(), content, model.backbone, config.operators) | origins(config.rewards)
     torch.manual_seed(config.stage2.seed)
-    model = model.at_stage("stage2").with_engine(config.decoding.engine, **config.decoding.engine_args)
-    model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
+    model = learner(model.at_stage("stage2"), config)
     return Prepared(model, origin, lambda run: Stage2Trainer(model, problems, development, config).train(run), config)
+
+
+def learner(model: Tyler, config: Config) -> Tyler:
+    """The model with a new eta, on the engine that answers, and sharded where the config says so.
+
+    Draws from torch's global generator.
+    """
+    model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
+    model.policy.add_lora(lora_of(config))
+    if config.stage2.shard_layers:
+        distributed.run_on_rank_zero(model.backbone.exported)  # while it is whole: the engine reads its folder
+        shard(model, resolve_device(config.devices.device), {"stage2.batch_size": config.stage2.batch_size})
+    return model

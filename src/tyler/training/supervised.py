@@ -99,7 +99,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
 
     @property
     def best(self) -> str:  # type: ignore[override]
-        return f"{self.prefix}/development_loss"
+        return f"{self.metrics.prefix}/development_loss"
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         """All of the module that wants a gradient."""
@@ -127,7 +127,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         loss."""
         count, total = num_targets(batch), 0.0
         mine = distributed.share(batch)
-        for places in self.micro_batches.cut([self.num_positions(one) for one in mine]):
+        for places in self.micro_batches.split([self.num_positions(one) for one in mine]):
             with self.products:
                 loss = self.batch_loss([mine[place] for place in places], count)
             backward(loss)
@@ -143,11 +143,11 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         count, mine = num_targets(self.development), distributed.share(self.development)
         training = self.module.training
         self.module.eval()
-        cut = self.micro_batches.cut([self.num_positions(one) for one in mine])
+        parts = self.micro_batches.split([self.num_positions(one) for one in mine])
         with self.products:
-            parts = [self.batch_loss([mine[place] for place in places], count) for places in cut]
+            losses = [self.batch_loss([mine[place] for place in places], count) for places in parts]
         self.module.train(training)
-        return sum(distributed.gather(sum(map(float, parts))))
+        return sum(distributed.gather(sum(map(float, losses))))
 
 
 def num_targets(examples: Sequence[Learned]) -> int:

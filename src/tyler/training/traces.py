@@ -15,6 +15,7 @@ from tyler.modeling.operators import Operator
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training.command import development_problems, load_problems, shown
+from tyler.training.teacher_forcing import Example, Insertion
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,10 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.target_ids)
+
+    def with_latents(self, insertions: tuple[Insertion, ...]) -> Example:
+        """The trace with latents in it."""
+        return Example(self.prompt_ids, self.target_ids, insertions, self.id)
 
     def content(self) -> tuple[object, ...]:
         """What a run learns from it."""

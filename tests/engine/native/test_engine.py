@@ -385,7 +385,7 @@ def test_impossible_requests_are_refused() -> None:
         ask(tiny.SHORT, max_new_tokens=0)
     with pytest.raises(ValueError, match="budget=-1"):
         ask(tiny.SHORT, budget=-1)
-    with pytest.raises(ValueError, match="stop string is empty"):
+    with pytest.raises(ValueError, match="text that is not empty"):
         ask(tiny.SHORT, stop=("x", ""))
 
 
@@ -431,7 +431,7 @@ def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
         engine.add_request(request)
     engine.step()
     engine.step()
-    running, last, done = engine.rows[0].index, len(requests) - 1, len(engine.rows[0].actions)
+    running, last, done = engine.rows[0].index, len(requests) - 1, len(engine.rows[0].choices)
     assert done >= 2
     engine.abort(running)
     engine.abort(last)

@@ -16,7 +16,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.memgen.model import Settings as MemGenSettings
-from tyler.reasoners.soft_thinking import Settings, SoftThinking
+from tyler.reasoners.soft_thinking import SoftThinking, SoftThinkingSettings
 
 LENGTH = 12
 
@@ -107,7 +107,7 @@ def test_solving_and_streaming_say_which_answer_and_the_model_answers_on(model: 
 
 def test_a_sampler_of_soft_tokens_ends_so_too(model: Tyler) -> None:
     nothing = SoftPrompt((0,), torch.full((1, model.backbone.dim), math.inf))
-    sampler = SoftThinking(model.backbone, Settings(soft_steps=4))
+    sampler = SoftThinking(model.backbone, SoftThinkingSettings(soft_steps=4))
     request = Request(tiny.ids(tiny.SHORT), router=Never(), sampler=sampler, soft_prompt=nothing, max_new_tokens=LENGTH)
     (found,) = ends(model.engine(slots=1), [request])
     assert found.error is not None and "the logits of step 1 are not finite" in found.error

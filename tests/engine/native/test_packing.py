@@ -40,7 +40,7 @@ def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
 @pytest.mark.usefixtures("everything")
 def test_a_written_weight_is_packed_anew_whichever_of_its_parts_it_was() -> None:
     maps = [torch.nn.Linear(6, 4) for _ in range(3)]
-    product, x = FusedLinear.of(*maps, twice=True), torch.randn(5, 6)
+    product, x = FusedLinear(*maps, twice=True), torch.randn(5, 6)
     assert product.packed is not None
     for written in maps:
         with torch.no_grad():
@@ -70,7 +70,7 @@ def test_small_and_large_weights_and_float64_are_read_where_they_are(monkeypatch
     assert packed_weight(weight, [weight]) is not None
     assert packed_weight(weight[:511], [weight]) is None
     assert packed_weight(weight.double(), [weight]) is None
-    assert FusedLinear.of(torch.nn.Linear(512, 512)).packed is None
+    assert FusedLinear(torch.nn.Linear(512, 512)).packed is None
     assert packing.fits_twice([weight])
     monkeypatch.setattr(packing, "LARGEST", weight.nbytes - 1)
     assert not packing.fits_twice([weight])

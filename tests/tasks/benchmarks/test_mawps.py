@@ -18,15 +18,14 @@ from tyler.boundaries.placement import find_boundaries
 from tyler.tasks import Outcome, Problem, find_task, grade, load_problems
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.benchmarks.mawps import problem, step, trace
-from tyler.tasks.benchmarks.mawpsvaried import problems
+from tyler.tasks.benchmarks.mawpsvaried import fixed, other_names, other_numbers, problems, same_kind, similar_number
 from tyler.tasks.benchmarks.svamp import problem as svamp_problem
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.decontamination import find_overlap, fingerprint
 from tyler.tasks.task import Task
 from tyler.tasks.templates import alike as alike_texts
 from tyler.tasks.templates import grouped, template
-from tyler.tasks.variation import alike, fixed, other_names, other_numbers, same_kind
-from tyler.tasks.word_problems import NAMES
+from tyler.tasks.word_problems import NAMES, PERSON_NAMES
 
 CONNER = {
     "Question": "conner has $ number0 . every month he spends $ number1 , and he does n't earn . how much has conner "
@@ -474,7 +473,7 @@ def fractions(text: str) -> list[Fraction]:
 )
 def test_a_number_keeps_its_size_its_roundness_and_its_decimals(number: str, unit: str, low: float, high: float):
     rng = random.Random(0)
-    drawn = [alike(Fraction(number), rng) for _ in range(500)]
+    drawn = [similar_number(Fraction(number), rng) for _ in range(500)]
     assert all(one % Fraction(unit) == 0 and low <= one <= high for one in drawn)
     assert len(set(drawn)) > 8
 
@@ -523,8 +522,9 @@ def test_a_person_is_renamed_everywhere_and_keeps_the_pronouns():
         assert len({words[0], words[5], words[10]}) == 3
 
 
-def test_no_name_is_of_both_kinds():
-    assert not NAMES[0] & NAMES[1]
+def test_no_name_is_of_both_kinds_and_each_is_known_to_be_a_persons():
+    assert not NAMES[0] & NAMES[1] and NAMES[0] | NAMES[1] < PERSON_NAMES
+    assert template("Isaac gave Alice 3 pens.") == template("Tom gave Mary 5 pens.") == "@ gave @ # pen"
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,7 @@ async function ask() {
     return pane({ title, question, turns: before, note: settings.length > 1 ? null : summary(values), values: { seed, ...values } });
   });
   const messages = [...before, { role: "user", content: question }];
-  const body = before.length ? { messages } : { question };
-  await Promise.all(views.map((view) => decode(view, { ...view.answer.values, ...body })));
+  await Promise.all(views.map((view) => decode(view, { ...view.answer.values, messages })));
   const answered = views[0].answer.trajectory?.text;
   turns = answered ? [...messages, { role: "assistant", content: answered }] : [];
   $("follow-up").hidden = !turns.length;

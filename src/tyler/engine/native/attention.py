@@ -47,9 +47,9 @@ class PackedAttention:
         self._cache, device = cache, cache.keys.device
         self.end = max(span.end for span in spans)
         """No position is this or more."""
+        capacity = cache.room.capacity
         positions = [position for span in spans for position in range(span.start, span.end)]
-        firsts = (first for span in spans for first in [span.slot * cache.room.capacity] * len(span))
-        places = [first + position for first, position in zip(firsts, positions, strict=True)]
+        places = [span.slot * capacity + position for span in spans for position in range(span.start, span.end)]
         self.positions, self.places = torch.tensor([positions, places], device=device).unbind(0)
         """Of the slot, and among those of all slots."""
         whole = takes_lengths() and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
@@ -89,7 +89,10 @@ def runs_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 class Run:
-    """Neighbouring slots with equally many new positions. Where all stand alike, one position each needs no mask."""
+    """Neighbouring slots with equally many new positions. Where all stand alike, one position each needs no mask.
+
+    Of few positions the query heads of a key-value head take the place of further ones: its keys are read once.
+    """
 
     def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
         self._rows, self._seq = len(spans), len(spans[0])
@@ -98,34 +101,22 @@ class Run:
             states[:, slots, :end].transpose(2, 3).unbind(0) for states in (cache.keys, cache.values)
         )
         self._whole = self._seq > 1 and self._rows == 1 and spans[0].start == 0
-        self._folded = self._seq <= FEW and not self._whole
+        self._groups = cache.groups if self._seq <= FEW and not self._whole else 1
         self._mask: Tensor | None = None
         if not self._whole and (self._seq > 1 or any(span.end < end for span in spans)):
             starts = torch.tensor([span.start for span in spans], device=cache.keys.device)
-            last = starts[:, None, None] + torch.arange(self._seq, device=starts.device)[:, None]
-            unseen = torch.arange(end, device=starts.device) > last
+            own = torch.arange(self._seq, device=starts.device).repeat(self._groups if self._seq > 1 else 1)
+            unseen = torch.arange(end, device=starts.device) > starts[:, None, None] + own[:, None]
             nothing = torch.zeros((), dtype=cache.keys.dtype, device=starts.device)
             self._mask = torch.where(unseen, float("-inf"), nothing)[:, None]
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
-        keys, values = self._keys[layer], self._values[layer]
-        if self._folded:
-            return self._fold(queries, keys, values)
-        rows = queries.view(self._rows, self._seq, *queries.shape[1:]).transpose(1, 2)
-        attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=True)
-        return attended.transpose(1, 2).reshape(len(queries), -1)
-
-    def _fold(
-        self, queries: Tensor, keys: Float[Tensor, "rows kv_heads end head_dim"], values: Tensor
-    ) -> Float[Tensor, "count attention"]:
-        """The query heads of a key-value head take the place of further positions: its keys are read once."""
-        rows, seq, kv_heads, dim = self._rows, self._seq, keys.shape[1], keys.shape[3]
-        groups = queries.shape[1] // kv_heads
-        if seq > 1 and self._mask is not None and self._mask.shape[2] == seq:
-            self._mask = self._mask.repeat(1, 1, groups, 1)
-        folded = queries.reshape(rows, seq, kv_heads, groups, dim).permute(0, 2, 3, 1, 4)
-        attended = attend(folded.reshape(rows, kv_heads, groups * seq, dim), keys, values, mask=self._mask)
-        return attended.view(rows, kv_heads, groups, seq, dim).permute(0, 3, 1, 2, 4).reshape(len(queries), -1)
+        keys, values, dim = self._keys[layer], self._values[layer], queries.shape[2]
+        grouped = queries.view(self._rows, self._seq, -1, self._groups, dim).permute(0, 2, 3, 1, 4)
+        rows = grouped.reshape(self._rows, -1, self._groups * self._seq, dim)
+        attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=self._groups == 1)
+        apart = attended.view(self._rows, -1, self._groups, self._seq, dim).permute(0, 3, 1, 2, 4)
+        return apart.reshape(len(queries), -1)
 
 
 # --------------------------------------------------------------------------------------- sequences of any lengths

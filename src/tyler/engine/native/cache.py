@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from tyler.engine.native.fused_decoder import head_dim
+from tyler.modeling.architectures import head_dim
 from tyler.modeling.attention import cache_dtype
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.memory_errors import is_out_of_memory
@@ -77,10 +77,10 @@ class Context:
 
 
 class KeyValueCache:
-    """Keys and values [layers, slots, capacity, kv_heads, head_dim] of one decoder."""
+    """Keys and values [layers, slots, capacity, kv_heads, head_dim] of one decoder; `groups` query heads share one."""
 
     def __init__(self, room: Room, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self.room = room
+        self.room, self.groups = room, config.num_attention_heads // config.num_key_value_heads
         shape = (config.num_key_value_heads, head_dim(config))
         self.keys = room.zeros(config.num_hidden_layers, shape, dtype, device)
         self.values = room.zeros(config.num_hidden_layers, shape, dtype, device)

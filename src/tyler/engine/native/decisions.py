@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tyler.engine.logits import drawn
 from tyler.engine.native.packing import fits_twice, packed_weight
 from tyler.engine.native.row import Decision
-from tyler.engine.sampling import constants, masked_logits, operator_probs
-from tyler.engine.soft_sampling import Choice, Sampler, Top
+from tyler.engine.sampling import Choice, Top, constants, logprobs_of, masked_logits
 from tyler.modeling.policy import Policy
 
 
@@ -33,42 +34,49 @@ class LmHead:
 
 
 def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> list[Choice]:
-    """a_t and log p(a_t | x_t) of every decision; a request's own sampler chooses by its own rule."""
-    groups: dict[Sampler | None, list[int]] = {}
-    for place, decision in enumerate(decisions):
-        groups.setdefault(decision.row.request.sampler, []).append(place)
-    found: dict[int, Choice] = {}
-    for sampler, places in groups.items():
-        own, states = [decisions[place] for place in places], hidden if len(groups) == 1 else hidden[places]
-        if sampler is None:
-            choices = chosen(lm_head, states, own)
-        else:
-            rows, logits = [one.row for one in own], lm_head.token_logits(states)
-            memories, numbers = [row.sampler_state for row in rows], [row.uniforms.take() for row in rows]
-            choices = sampler.choose(logits, memories, numbers)
-        found.update(zip(places, choices, strict=True))
-    return [found[place] for place in range(len(decisions))]
-
-
-def chosen(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> list[Choice]:
-    """An action in V' each, greedy or sampled, from masked logits at the row's temperature.
+    """a_t and log p(a_t | x_t) of every decision: an action in V', greedy or sampled, at the row's temperature, among
+    tokens and the operators that its policy may invoke. A request's own sampler may choose otherwise.
 
     Among its alternatives an action has the very number that it has alone, which may be rounded otherwise.
     """
-    logits, rows = logits_of(lm_head, hidden, decisions), [decision.row for decision in decisions]
-    taken = [decision.taken for decision in decisions]
+    rows, taken = [one.row for one in decisions], [one.taken for one in decisions]
+    logits, scaled = logits_of(lm_head, hidden, decisions)
     states = [row.logit_state if one is None else None for row, one in zip(rows, taken, strict=True)]
-    numbers = [row.uniforms.take() if one is None else 0.0 for row, one in zip(rows, taken, strict=True)]
-    actions, logprobs = drawn(logits, states, [row.request.sampling for row in rows], numbers, taken)
-    if any(row.reports for row in rows):
-        table = operator_probs(logits, logits.shape[-1] - lm_head.vocab_size).tolist()
-        for row, probs in zip(rows, table, strict=True):
-            row.report(probs)
-    tops = alternatives(logits, lm_head.vocab_size, [row.request.top_logprobs for row in rows])
-    return [
-        Choice(action, logprob, top=tuple((id, logprob if id == action else other) for id, other in top))
+    numbers = [row.random.random() if one is None else 0.0 for row, one in zip(rows, taken, strict=True)]
+    actions, logprobs = drawn(scaled, states, [row.request.sampling for row in rows], numbers, taken)
+    tops = alternatives(scaled, lm_head.vocab_size, [row.request.top_logprobs for row in rows])
+    choices = [
+        Choice(action, logprob=logprob, top=tuple((id, logprob if id == action else other) for id, other in top))
         for action, logprob, top in zip(actions.tolist(), logprobs.tolist(), tops, strict=True)
     ]
+    if any(row.reports for row in rows):
+        table = scaled.softmax(dim=-1)[:, lm_head.vocab_size :].tolist()  # 0 for those that are masked
+        told = zip(choices, rows, table, strict=True)
+        choices = [replace(choice, operator_probs=row.reported(probs)) for choice, row, probs in told]
+    for sampler in {one for row in rows if (one := row.request.sampler) is not None}:
+        places = [place for place, row in enumerate(rows) if row.request.sampler == sampler]
+        memories, plain = [rows[place].sampler_state for place in places], [choices[place].action for place in places]
+        own = sampler.choose(logits[places, : lm_head.vocab_size], memories, plain)
+        found = logprobs_of(scaled[places], torch.tensor([one.action for one in own], device=logits.device))
+        for place, choice, logprob in zip(places, own, found.tolist(), strict=True):
+            choices[place] = replace(choice, logprob=logprob)
+    return choices
+
+
+def logits_of(
+    lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]
+) -> tuple[Float[Tensor, "rows actions"], Float[Tensor, "rows actions"]]:
+    """Logits over V' at temperature 1, and at each row's with operators only where its policy may invoke them.
+
+    Where no row may, logits over V: the rest would be -inf.
+    """
+    allowed = tuple(decision.allowed for decision in decisions)
+    scales = tuple(decision.row.request.sampling.scale for decision in decisions)
+    if any(map(any, allowed)):
+        logits = lm_head.logits(hidden)
+        return logits, masked_logits(logits, constants(allowed, hidden.device), constants(scales, hidden.device))
+    logits = lm_head.token_logits(hidden)
+    return logits, logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]
 
 
 def alternatives(logits: Float[Tensor, "rows actions"], vocab_size: int, wanted: Sequence[int]) -> list[Top]:
@@ -78,19 +86,3 @@ def alternatives(logits: Float[Tensor, "rows actions"], vocab_size: int, wanted:
     found = logits.log_softmax(dim=-1)[:, :vocab_size].topk(min(most, vocab_size), dim=-1)
     pairs = zip(wanted, found.indices.tolist(), found.values.tolist(), strict=True)
     return [tuple(zip(ids, values, strict=True))[:count] for count, ids, values in pairs]
-
-
-def logits_of(
-    lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]
-) -> Float[Tensor, "rows actions"]:
-    """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
-
-    Where no row may, logits over V: the rest would be -inf.
-    """
-    allowed = tuple(decision.allowed for decision in decisions)
-    scales = tuple(decision.row.request.sampling.scale for decision in decisions)
-    if any(map(any, allowed)):
-        device = hidden.device
-        return masked_logits(lm_head.logits(hidden), constants(allowed, device), constants(scales, device))
-    logits = lm_head.token_logits(hidden)
-    return logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]

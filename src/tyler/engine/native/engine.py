@@ -9,7 +9,7 @@ is known of a request in `row.py`, and the choice in `decisions.py`.
 from __future__ import annotations
 
 import math
-import threading
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from tyler.engine.native.reader import CHUNK, Feed, Reader
 from tyler.engine.native.row import LATENT, Charge, Decision, Row, charged
 from tyler.engine.request import Event, Request, check_branch
 from tyler.engine.request_state import RequestState
-from tyler.engine.soft_sampling import Choice
+from tyler.engine.sampling import Choice
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
@@ -69,7 +69,6 @@ class Engine(BaseEngine):
         """Those in slots, in their order."""
         self._free = list(range(self.room.slots))
         self._kept: dict[int, list[int]] = {}  # what the contexts of free slots held last
-        self._stepping = threading.Lock()
         self._unembedded: list[tuple[int, int]] = []  # places of tokens in the context, and the tokens
 
     @cached_property
@@ -105,28 +104,14 @@ class Engine(BaseEngine):
     @torch.inference_mode(False)  # buffers outlive the caller's inference mode
     @torch.no_grad()
     def step(self) -> list[Event]:
-        """Admit waiting requests, serve operator calls, read what is new, let every row that is not parked act.
-
-        Raises RuntimeError while another thread takes a step.
-        """
-        if not self._stepping.acquire(blocking=False):
-            raise RuntimeError(
-                "this Engine is taking a step in another thread; give each thread an engine of its own, or call "
-                "`solve` and `stream` of the model, which threads may share"
-            )
-        try:
-            return self._step()
-        finally:
-            self._stepping.release()
-
-    def _step(self) -> list[Event]:
+        """Admit waiting requests, serve operator calls, read what is new, let every row that is not parked act."""
         self._embed_new()  # before others take the slots of those that are done
         ended = self._admit()
         self._schedule(self.rows)
-        events = self._synthesize()
+        self._synthesize()
         self._choose(*self._read())
-        events += [event for row in self.rows if row.streamed for event in row.emit()]
-        return events + [row.finished(self.vocab_size) for row in (*ended, *self._retire())]
+        events = [event for row in self.rows if row.streamed for event in row.emit()]
+        return events + [row.finished() for row in (*ended, *self._retire())]
 
     def _admit(self) -> list[RequestState]:
         """Fill free slots from the queue; those that were aborted while they waited."""
@@ -134,11 +119,10 @@ class Engine(BaseEngine):
         while self.waiting and self._free:
             row = self.waiting.popleft()
             assert isinstance(row, Row)
-            row.start()
-            slot, row.cached_tokens = self._slot_for(row)
-            row.begin(slot, self.vocab_size)
+            row.started = time.perf_counter()
+            row.slot, row.cached_tokens = self._slot_for(row)
             for reader in self.readers:
-                reader.forget(slot, row.cached_tokens)
+                reader.forget(row.slot, row.cached_tokens)
             prompt, soft = self.backbone.embed(torch.tensor(row.ids, device=self._device)), row.request.soft_prompt
             if soft is not None:
                 prompt[list(soft.positions)] = soft.embeds.to(prompt)
@@ -162,33 +146,29 @@ class Engine(BaseEngine):
             while row.call is None and not row.finish_reason:
                 call = row.schedule.due()
                 if call is None and row.pending:
-                    self._act(row, Choice(row.repeats(row.pending.popleft()), 0.0))
+                    self._act(row, Choice(row.repeats(row.pending.popleft())))
                 elif call is None:
                     break
                 elif row.left_out == len(row.invocations) and call.operator in self.heads and row.may_call:
                     row.left_out = None
                 elif row.may_call and call.operator in self.heads:
-                    row.park(call, logprob=0.0)
-                    self._finish(row)
-                    self._put_back(row)
-
-    def _put_back(self, row: Row) -> None:
-        """Take the tokens after the call's position out of the context: a structure's opening token waits."""
-        if row.call is not None:
-            row.hold_back()
-            for reader in self.readers:
-                reader.forget(row.slot, row.length)
+                    row.park(call, Choice(self.vocab_size + self._names.index(call.operator)))
+                    self.finish_if_full(row, self.room.capacity)
+                    if not row.finish_reason:  # what comes after its position waits: a structure's opening token
+                        row.hold_back()
+                        for reader in self.readers:
+                            reader.forget(row.slot, row.length)
 
     # -- synthesize ----------------------------------------------------------------------------------------------
 
-    def _synthesize(self) -> list[Event]:
-        """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows; tells of what is not told of between tokens.
+    def _synthesize(self) -> None:
+        """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows.
 
         Q_k is staged after x_t, both are read with the synthesizer, the query positions are projected and forgotten.
         """
         parked = [row for row in self.rows if row.call is not None]
         if not parked:
-            return []
+            return
         reader, planned = self.synthesis_reader, list[tuple[Row, Span]]()
         self._embed_new()
         for row in parked:
@@ -205,11 +185,9 @@ class Engine(BaseEngine):
                 reader.forget(row.slot, row.length)
                 self._append_latents(row, head(states[-head.num_latents :]))
             self._wait_for_device()
-        self._schedule([row for row, _ in planned])
-        events = list[Event]()
         for (row, _), seconds in zip(planned, before, strict=True):
-            events += row.tell_of_call(row.synthesis_seconds - seconds)
-        return events
+            row.call_seconds.append(row.synthesis_seconds - seconds)
+        self._schedule([row for row, _ in planned])
 
     def _head(self, row: Row) -> LatentHead:
         """Of the operator that a row waits for."""
@@ -218,14 +196,14 @@ class Engine(BaseEngine):
 
     def _append_latents(self, row: Row, latents: Tensor) -> None:
         assert row.call is not None
-        row.invoke(latents, self.vocab_size + self._operator(row))
+        row.invoke(latents)
         self.context.write(row.slot, row.length, latents)
         row.ids += [LATENT] * len(latents)
         for token in row.held:
-            row.show(row.repeats(token), 0.0, row.length)
+            row.show(Choice(row.repeats(token)))
             self._place(row, token)
         row.held = []
-        self._finish(row)
+        self.finish_if_full(row, self.room.capacity)
 
     # -- read ----------------------------------------------------------------------------------------------------
 
@@ -250,16 +228,13 @@ class Engine(BaseEngine):
             self._wait_for_device()
         places, decisions, first = list[int](), list[Decision](), 0
         for row, span in planned:
-            for position, decision in row.scored_in(span):
-                places.append(first + position - span.start)
-                decisions.append(decision)
+            found = row.decided_in(span)
+            decisions += found
+            places += [first + decision.position - span.start for decision in found]
             first += len(span)
-            if span.end == row.length and row.finish_reason == "length":  # no decision follows that would notice
-                if not hidden[first - 1].isfinite().all():
-                    row.is_lost(math.nan, "the hidden states after a call")
-            elif span.end == row.length and not row.finish_reason:
-                places.append(first - 1)
-                decisions.append(row.draws)
+            read_whole = span.end == row.length and row.finish_reason == "length"  # no decision follows that notices
+            if read_whole and not hidden[first - 1].isfinite().all():
+                row.is_lost(math.nan, "the hidden states after a call")
         return hidden if len(places) == len(hidden) else hidden[places], decisions
 
     def _borrow(self, reader: Reader, row: Row, planned: Sequence[tuple[Row, Span]]) -> bool:
@@ -267,10 +242,12 @@ class Engine(BaseEngine):
 
         So rows that start from one prompt, as those of a group, read it once.
         """
-        length = len(row.request.prompt_ids)
+        prompt, soft = row.request.prompt_ids, row.request.soft_prompt
+        length = len(prompt)
         if reader.read_to[row.slot] >= length:
             return True
-        others = [other for other in self.rows if other is not row and other.has_prompt_of(row)]
+        alike = [one for one in self.rows if one.request.prompt_ids == prompt and one.request.soft_prompt is soft]
+        others = [other for other in alike if other is not row]
         for other in others:
             if reader.read_to[other.slot] >= length:
                 reader.copy(other.slot, row.slot, length)
@@ -286,10 +263,8 @@ class Engine(BaseEngine):
 
     def _wait_for_device(self) -> None:
         """Let the clock of a part stop when the device is done with it."""
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        elif self._device.type == "mps":
-            torch.mps.synchronize()
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
 
     # -- choose --------------------------------------------------------------------------------------------------
 
@@ -308,29 +283,20 @@ class Engine(BaseEngine):
 
     def _act(self, row: Row, choice: Choice) -> None:
         """Carry out one action of one row."""
-        start, row.top = row.length, choice.top
-        if row.request.sampler is not None:
-            row.is_soft.append(choice.soft and not row.ends(choice.action))
-        if row.act(choice.action, choice.logprob, start, self._names, self.vocab_size):
+        if row.act(choice, self._names):
             if choice.embed is None:
                 self._place(row, choice.action)
             else:
+                self.context.write(row.slot, row.length, choice.embed[None])
                 row.ids.append(LATENT)
-                self.context.write(row.slot, start, choice.embed[None])
         if choice.ended and not row.finish_reason:
             row.finish_reason = "stop"
-        self._finish(row)
+        self.finish_if_full(row, self.room.capacity)
 
     def _place(self, row: Row, token: int) -> None:
         """Let a token be the next position of the context."""
         self._unembedded.append((row.slot * self.room.capacity + row.length, token))
         row.ids.append(token)
-
-    def _finish(self, row: Row) -> None:
-        """End a row where a limit is reached."""
-        self._finish_if_full(row, self.room.capacity)
-        if row.limited_by == "context" and self.room.capacity < self.max_positions:
-            row.limited_by = "memory"
 
     def _retire(self) -> list[Row]:
         """Take the slots of finished rows back. What is not finite must not stay behind: 0 times NaN is NaN."""
@@ -357,15 +323,13 @@ class Engine(BaseEngine):
         """Whether it has so many rows of so many positions, or all that this bound allows."""
         return self.memory == memory and self.asked >= slots and self.room.capacity >= self._reach(positions)
 
-    def close(self) -> None:
-        """Nothing outlives it."""
-
     @torch.inference_mode(False)
     def refresh(self) -> bool:
-        """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
+        """Take the adapters' present weights."""
         self._kept = {}
-        readers = self.readers  # of the adapted modules, as far as they have been needed
-        return all([reader.refresh(one.decoder) for one, reader in zip(self.adapted, readers, strict=False)])
+        for one, reader in zip(self.adapted, self.readers, strict=False):  # as far as these have been needed
+            reader.refresh(one.decoder)
+        return True
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

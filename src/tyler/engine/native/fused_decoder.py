@@ -12,24 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from tyler.engine.native.packing import PackedWeight, fits_twice, packed_weight
+from tyler.engine.native.attention import PackedAttention
+from tyler.engine.native.packing import fits_twice, packed_weight
+from tyler.modeling.architectures import head_dim
 from tyler.modeling.lora import HALF, folded_weight, low_rank
 from tyler.modeling.products import adapted_product, rounded_product
-
-
-def rms_norm(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
-    """x / sqrt(mean(x^2) + epsilon) * gain: in float32, and rounded before the gain as transformers does."""
-    wide = x.float()
-    normal = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_().mul(wide)
-    return (normal if x.dtype == normal.dtype else normal.to(x.dtype)).mul_(gain)
 
 
 def apply_rotary(x: Float[Tensor, "positions heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
@@ -43,81 +38,32 @@ def silu_and_mul(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "pos
     return nn.functional.silu(gate).mul_(up)
 
 
-class Attention(Protocol):
-    """Where a pass writes its keys and values, and what its queries see."""
-
-    positions: Int[Tensor, " positions"]
-    end: int
-    """No position is this or more."""
-
-    def attend(
-        self,
-        layer: int,
-        queries: Float[Tensor, "positions heads head_dim"],
-        keys: Float[Tensor, "positions kv_heads head_dim"],
-        values: Float[Tensor, "positions kv_heads head_dim"],
-    ) -> Float[Tensor, "positions attention"]: ...
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """The adapters of maps that read the same input as one: their A below each other, their B along a diagonal."""
-
-    down: Float[Tensor, "ranks inputs"]
-    up: Float[Tensor, "outputs ranks"]
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, modules: Sequence[nn.Module]) -> LowRank:
-        none = torch.empty(0, frozen(modules[0]).in_features, device=frozen(modules[0]).weight.device)
-        pairs = [
-            low_rank(one) if isinstance(one, LoraLinear) else (none, none.new_empty(frozen(one).out_features, 0))
-            for one in modules
-        ]
-        return cls(torch.cat([down for down, _ in pairs]), torch.block_diag(*[up for _, up in pairs]))
-
-
-@dataclass(frozen=True)
 class FusedLinear:
     """x W^T + b for one map, or for several that read the same input, whose weights lie one after another in memory.
 
-    An adapted map in float32 has a folded copy of its weight; in half precision its adapter's product is added.
+    An adapted map in float32 has a folded copy of its weight; in half precision its adapter's product is added. `twice`
+    says that a packed copy may be kept beside the weight.
     """
 
-    modules: tuple[nn.Module, ...]
-    weight: Float[Tensor, "outputs inputs"]
-    transposed: Float[Tensor, "inputs outputs"]
-    bias: Float[Tensor, " outputs"] | None
-    packed: PackedWeight | None = None
-    adapter: LowRank | None = None
-
-    @classmethod
-    def of(cls, *modules: nn.Module, twice: bool = False) -> FusedLinear:
-        """The product of maps that read the same input. `twice` says that a packed copy may be kept beside it."""
-        theta = [frozen(module) for module in modules]
-        parts: Sequence[Tensor] = [cast(nn.Parameter, module.weight) for module in theta]
-        adapter, adapted = None, is_adapted(modules)
-        if adapted and theta[0].weight.dtype not in HALF:
-            parts = [weight := torch.cat([present_weight(module) for module in modules])]
-        else:
-            weight, adapter = adjoin(cast(Sequence[nn.Parameter], parts)), LowRank.of(modules) if adapted else None
-        biases = [cast(Tensor, module.bias).detach() for module in theta if module.bias is not None]
-        packed = packed_weight(weight, parts) if twice else None
-        return cls(modules, weight, weight.t(), torch.cat(biases) if biases else None, packed, adapter)
-
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Take the adapters' present weights."""
-        if self.adapter is not None:
-            present = LowRank.of(self.modules)
-            self.adapter.down.copy_(present.down)
-            self.adapter.up.copy_(present.up)
-        elif is_adapted(self.modules):
-            self.weight.copy_(torch.cat([present_weight(module) for module in self.modules]))
+    def __init__(self, *modules: nn.Module, twice: bool = False) -> None:
+        theta = [frozen(module) for module in modules]
+        parts = [cast(nn.Parameter, module.weight) for module in theta]
+        self.adapter: tuple[Tensor, Tensor] | None = None
+        adapted = any(isinstance(module, LoraLinear) for module in modules)
+        if adapted and theta[0].weight.dtype not in HALF:
+            parts = [nn.Parameter(torch.cat([present_weight(module) for module in modules]), requires_grad=False)]
+        elif adapted:
+            self.adapter = stacked_low_rank(modules)
+        self.weight = adjoin(parts)
+        self.transposed = self.weight.t()
+        biases = [module.bias.detach() for module in theta if module.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+        self.packed = packed_weight(self.weight, parts) if twice else None
 
     def __call__(self, x: Float[Tensor, "positions inputs"]) -> Float[Tensor, "positions outputs"]:
         if self.adapter is not None:
-            return adapted_product(x, self.weight, self.bias, x, self.adapter.down, self.adapter.up)
+            return adapted_product(x, self.weight, self.bias, x, *self.adapter)
         if self.packed is not None:
             return self.packed.product(x, self.bias)
         if self.bias is None and x.dtype == torch.float32:
@@ -135,7 +81,7 @@ class FusedLinear:
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm."""
+    """RMSNorm, x / sqrt(mean(x^2) + epsilon) * gain: in float32, and rounded before the gain as transformers does."""
 
     gain: Float[Tensor, "*heads dim"]
     epsilon: float
@@ -145,28 +91,34 @@ class Norm:
         return cls(cast(Tensor, module.weight).detach(), cast(float, module.variance_epsilon))
 
     def __call__(self, x: Float[Tensor, "*positions dim"]) -> Float[Tensor, "*positions dim"]:
-        return rms_norm(x, self.gain, self.epsilon)
+        wide = x.float()
+        normal = wide.square().mean(-1, keepdim=True).add_(self.epsilon).rsqrt_().mul(wide)
+        return (normal if x.dtype == normal.dtype else normal.to(x.dtype)).mul_(self.gain)
 
 
-@dataclass(frozen=True)
 class Layer:
-    """The tensors of one decoder layer."""
+    """The tensors of a transformers decoder layer of any supported family; `twice` as in `FusedLinear`."""
 
-    before_attention: Norm
-    qkv: FusedLinear
-    qk_norm: Norm | None
-    rotates: bool
-    output: FusedLinear
-    before_feed_forward: Norm
-    gate_up: FusedLinear
-    down: FusedLinear
+    def __init__(self, module: Any, heads: int, kv_heads: int, twice: bool) -> None:
+        attention, feed_forward = module.self_attn, module.mlp
+        self.before_attention = Norm.of(module.input_layernorm)
+        self.qkv = FusedLinear(attention.q_proj, attention.k_proj, attention.v_proj, twice=twice)
+        self.qk_norm: Norm | None = None
+        if "q_norm" in attention._modules:
+            gains = [attention.q_norm.weight.detach()] * heads + [attention.k_norm.weight.detach()] * kv_heads
+            self.qk_norm = Norm(torch.stack(gains), attention.q_norm.variance_epsilon)
+        self.rotates = bool(getattr(attention, "use_rope", True))
+        self.output = FusedLinear(attention.o_proj, twice=twice)
+        self.before_feed_forward = Norm.of(module.post_attention_layernorm)
+        self.gate_up = FusedLinear(feed_forward.gate_proj, feed_forward.up_proj, twice=twice)
+        self.down = FusedLinear(feed_forward.down_proj, twice=twice)
 
 
 class FusedDecoder:
     """Embeddings in, hidden states after the final norm out, for the supported families.
 
     Reads the weights where they are; those of one product are moved next to each other, once, in place. The adapters of
-    an adapted stack are taken as they are at this moment, and again by `refresh`.
+    an adapted stack are taken as they are at this moment.
     """
 
     def __init__(self, decoder: PreTrainedModel) -> None:
@@ -177,18 +129,12 @@ class FusedDecoder:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         twice, modules = fits_twice(list(decoder.parameters())), cast(Any, decoder).layers
-        self.layers = [layer_of(cast(Any, module), self.heads, self.kv_heads, twice) for module in modules]
+        self.layers = [Layer(module, self.heads, self.kv_heads, twice) for module in modules]
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
         self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim)
 
-    def refresh(self) -> None:
-        """Take the adapters' present weights."""
-        for layer in self.layers:
-            for product in (layer.qkv, layer.output, layer.gate_up, layer.down):
-                product.refresh()
-
     @torch.no_grad()
-    def __call__(self, x: Float[Tensor, "positions dim"], attention: Attention) -> Float[Tensor, "positions dim"]:
+    def __call__(self, x: Float[Tensor, "positions dim"], attention: PackedAttention) -> Float[Tensor, "positions dim"]:
         """Read the embeddings `x`, which are overwritten, at the positions of `attention`."""
         turns = self.rotation.at(attention.positions, attention.end, x.dtype)
         for index, layer in enumerate(self.layers):
@@ -197,7 +143,7 @@ class FusedDecoder:
         return self.final_norm(x)
 
     def _attend(
-        self, x: Float[Tensor, "positions dim"], layer: Layer, index: int, turns: Turns, attention: Attention
+        self, x: Float[Tensor, "positions dim"], layer: Layer, index: int, turns: Turns, attention: PackedAttention
     ) -> None:
         """x += Attention(norm(x)). Queries and keys are neighbours, normalized and rotated in one go."""
         qkv = layer.qkv(layer.before_attention(x)).view(len(x), -1, self.head_dim)
@@ -208,30 +154,6 @@ class FusedDecoder:
             qk = apply_rotary(qk, *turns)
         queries, keys = qk.split_with_sizes((self.heads, self.kv_heads), dim=1)
         layer.output.add_to(x, attention.attend(index, queries, keys, values))
-
-
-def head_dim(config: PreTrainedConfig) -> int:
-    """The width of one attention head; Qwen2's configs leave it to follow from the others."""
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-
-
-def layer_of(module: Any, heads: int, kv_heads: int, twice: bool = False) -> Layer:
-    """The tensors of a transformers decoder layer of any supported family; `twice` as in `FusedLinear.of`."""
-    attention, feed_forward = module.self_attn, module.mlp
-    qk_norm = None
-    if "q_norm" in attention._modules:
-        gains = [attention.q_norm.weight.detach()] * heads + [attention.k_norm.weight.detach()] * kv_heads
-        qk_norm = Norm(torch.stack(gains), attention.q_norm.variance_epsilon)
-    return Layer(
-        before_attention=Norm.of(module.input_layernorm),
-        qkv=FusedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj, twice=twice),
-        qk_norm=qk_norm,
-        rotates=bool(getattr(attention, "use_rope", True)),
-        output=FusedLinear.of(attention.o_proj, twice=twice),
-        before_feed_forward=Norm.of(module.post_attention_layernorm),
-        gate_up=FusedLinear.of(feed_forward.gate_proj, feed_forward.up_proj, twice=twice),
-        down=FusedLinear.of(feed_forward.down_proj, twice=twice),
-    )
 
 
 # ------------------------------------------------------------------------------------------------- rotary positions
@@ -285,14 +207,21 @@ def are_neighbours(weights: Sequence[nn.Parameter]) -> bool:
     return one_storage and follow and all(weight.is_contiguous() for weight in weights)
 
 
-def is_adapted(modules: Sequence[nn.Module]) -> bool:
-    """Whether any of the maps has a LoRA."""
-    return any(isinstance(module, LoraLinear) for module in modules)
-
-
 def frozen(module: nn.Module) -> nn.Linear:
     """The map without its LoRA, where it has one."""
     return cast(nn.Linear, module.get_base_layer() if isinstance(module, LoraLinear) else module)
+
+
+def stacked_low_rank(
+    modules: Sequence[nn.Module],
+) -> tuple[Float[Tensor, "ranks inputs"], Float[Tensor, "outputs ranks"]]:
+    """The adapters of maps that read the same input as one: their A below each other, their B along a diagonal."""
+    none = torch.empty(0, frozen(modules[0]).in_features, device=frozen(modules[0]).weight.device)
+    pairs = [
+        low_rank(one) if isinstance(one, LoraLinear) else (none, none.new_empty(frozen(one).out_features, 0))
+        for one in modules
+    ]
+    return torch.cat([down for down, _ in pairs]), torch.block_diag(*[up for _, up in pairs])
 
 
 def present_weight(module: nn.Module) -> Float[Tensor, "outputs inputs"]:

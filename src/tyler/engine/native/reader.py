@@ -28,8 +28,7 @@ class Reader:
     """`feed` says what the decoder is given at some spans instead of their embeddings, where it is not these."""
 
     def __init__(self, decoder: PreTrainedModel, context: Context, feed: Feed | None = None) -> None:
-        self.decoder, self.context, self.feed = decoder, context, feed
-        self.fused = FusedDecoder(decoder)
+        self.fused, self.context, self.feed = FusedDecoder(decoder), context, feed
         device = context.embeds.device
         self.cache = KeyValueCache(context.room, decoder.config, cache_dtype(context.embeds.dtype, device), device)
         self.read_to = [0] * context.room.slots
@@ -62,27 +61,20 @@ class Reader:
         self.cache.wipe(slot, length)
         self.read_to[slot] = 0
 
-    def refresh(self, decoder: PreTrainedModel) -> bool:
-        """Take the present weights of the decoder's adapters; False for another decoder, which needs a new reader."""
-        if decoder is not self.decoder:
-            return False
-        self.fused.refresh()
-        return True
+    def refresh(self, decoder: PreTrainedModel) -> None:
+        """Read with the present weights of a decoder from now on; forget what older ones have read."""
+        del self.fused  # its copies go before the new ones come
+        self.fused, self.read_to = FusedDecoder(decoder), [0] * len(self.read_to)
 
 
 def pieces(spans: Sequence[Span], size: int) -> list[list[Span]]:
-    """The spans, cut where a pass has `size` positions."""
-    if sum(map(len, spans)) <= size:
-        return [list(spans)]
-    found: list[list[Span]] = [[]]
-    left = size
+    """The spans, cut so that a pass has at most `size` positions."""
+    found, left = list[list[Span]](), 0
     for span in spans:
-        start = span.start
-        while start < span.end:
-            if left == 0:
-                found.append([])
-                left = size
-            end = min(span.end, start + left)
-            found[-1].append(Span(span.slot, start, end))
-            left, start = left - (end - start), end
+        for start in range(span.start, span.end, size):
+            cut = Span(span.slot, start, min(start + size, span.end))
+            if len(cut) > left:
+                found, left = [*found, []], size
+            found[-1].append(cut)
+            left -= len(cut)
     return found

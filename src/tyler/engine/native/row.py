@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from tyler.engine.native.attention import Span
 from tyler.engine.request import Event
 from tyler.engine.request_state import RequestState
-from tyler.engine.soft_sampling import Choice
+from tyler.engine.sampling import Choice
 
 LATENT = -1
 """Instead of a token's id, at a position that holds no token."""
@@ -19,40 +20,38 @@ LATENT = -1
 
 @dataclass(frozen=True)
 class Decision:
-    """An action that a row is to draw; or that it has taken already, `taken`, as its action number `place`."""
+    """An action that a row is to draw; or that it has taken already, `taken`, as its action number `place`.
+
+    What decides is the hidden state at `position` of the context.
+    """
 
     row: Row
     allowed: tuple[bool, ...]
+    position: int
     taken: int | None = None
     place: int = -1
 
 
 class Row(RequestState):
-    """One request that is being answered. Parking clears nothing and moves nothing: it sets `call`.
+    """One request that is being answered, in a slot once it is admitted. Parking clears nothing and moves nothing: it
+    sets `call`.
 
     `pending` are the actions of a branch that come next, whatever would be drawn. Of the context's positions `ids` has
     the token that is read there, or LATENT.
     """
 
-    slot: int
+    slot = -1
 
-    def begin(self, slot: int, vocab_size: int) -> None:
-        """Take a slot."""
-        request = self.request
-        self.slot = slot
-        learned, repeated = request.router.learned, request.branch or ()
-        self.pending = deque(action for action in repeated if learned or action < vocab_size)
-        self.uniforms.skip(len(self.pending))
-        self.scoring: list[tuple[int, Decision]] = []  # with the position whose hidden state decides
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        learned, repeated = self.request.router.learned, self.request.branch or ()
+        self.pending = deque(action for action in repeated if learned or action < self.vocab_size)
+        self.random.random(len(self.pending))  # the numbers that these have taken
+        self.scoring: list[Decision] = []
         # A branch leaves out the invocation after its actions: the policy cannot draw one there, a fixed router's call
         # after so many others is not made.
-        self.barred = request.branch is not None and learned
-        self.left_out = None if request.branch is None or learned else len(repeated) - len(self.pending)
-
-    @property
-    def draws(self) -> Decision:
-        """The decision about its next action."""
-        return Decision(self, (False,) * len(self.offered) if self.barred else self.allowed)
+        self.barred = self.request.branch is not None and learned
+        self.left_out = None if self.request.branch is None or learned else len(repeated) - len(self.pending)
 
     @property
     def is_read(self) -> bool:
@@ -66,29 +65,30 @@ class Row(RequestState):
 
     def repeats(self, action: int) -> int:
         """The action, which is scored when the position before it is read."""
-        self.scoring.append((self.length - 1, Decision(self, self.allowed, action, len(self.actions))))
+        self.scoring.append(Decision(self, self.allowed, self.length - 1, action, len(self.choices)))
         return action
 
     def hold_back(self) -> None:
         """As `RequestState.hold_back`; they are scored when they come again."""
         super().hold_back()
-        self.scoring = [one for one in self.scoring if one[1].place < len(self.actions)]
+        self.scoring = [one for one in self.scoring if one.place < len(self.choices)]
 
     def unread(self, read_to: int) -> int:
         """From where a pass has to read it: what is new, what is to be scored, and at least its last position."""
-        return min(read_to, self.length - 1, *(position for position, _ in self.scoring))
+        return min(read_to, self.length - 1, *(one.position for one in self.scoring))
 
-    def scored_in(self, span: Span) -> Iterator[tuple[int, Decision]]:
-        """Take what a pass over a span of it can score."""
-        found = [one for one in self.scoring if one[0] < span.end]
+    def decided_in(self, span: Span) -> list[Decision]:
+        """What a pass over a span of it can decide: it scores what was repeated, and draws behind its end."""
+        found = [one for one in self.scoring if one.position < span.end]
         self.scoring = self.scoring[len(found) :]
-        return iter(found)
+        if span.end == self.length and not self.finish_reason:
+            allowed = (False,) * len(self.offered) if self.barred else self.allowed
+            found.append(Decision(self, allowed, self.length - 1))
+        return found
 
     def score(self, place: int, choice: Choice) -> None:
         """Note what a decision says of an action that was repeated."""
-        self.logprobs[place] = choice.logprob
-        if place not in (call.action for call in self.invocations):
-            self.tops[place - sum(call.action < place for call in self.invocations)] = choice.top
+        self.choices[place] = choice
         self.is_lost(choice.logprob, "the logits of tokens after a call")
 
     def emit(self) -> list[Event]:

@@ -16,7 +16,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from tyler.engine.logits import LogitState, drawn
-from tyler.engine.sampling import NEVER, Sampling, Uniforms, constants, masked_logits
+from tyler.engine.sampling import NEVER, Sampling, constants, masked_logits
 from tyler.engine.vllm.ids import Ids
 
 TURN = "tyler"
@@ -46,8 +46,8 @@ class Row:
 
     def __init__(self, turn: Turn, chosen: Sequence[int]) -> None:
         self.turn, self._chosen = turn, chosen
-        self._uniforms = Uniforms(turn.sampling.stream(purpose=0))
-        self._uniforms.skip(turn.taken)
+        self._random, self._numbers = turn.sampling.stream(purpose=0), list[float]()
+        self._random.random(turn.taken)
 
     @property
     def logit_state(self) -> LogitState | None:
@@ -64,7 +64,9 @@ class Row:
     def uniform(self) -> float:
         """The number of its stream that belongs to this decision, however often it is asked for."""
         place = len(self._chosen) - len(self.turn.forced)
-        return self._uniforms.at(place) if place >= 0 else 0.0
+        while len(self._numbers) <= place:
+            self._numbers.append(self._random.random())
+        return self._numbers[place] if place >= 0 else 0.0
 
 
 class Decisions(LogitsProcessor):

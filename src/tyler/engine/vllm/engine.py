@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import methodcaller
 from typing import Any
 
@@ -24,6 +25,7 @@ from vllm.v1.executor import Executor
 from tyler.engine.base import BaseEngine
 from tyler.engine.request import Event
 from tyler.engine.request_state import RequestState, logit_state
+from tyler.engine.sampling import Choice
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.vllm.decisions import TURN, Turn
 from tyler.engine.vllm.ids import Rows
@@ -130,10 +132,11 @@ class VllmEngine(BaseEngine):
                 self._receive(answer, output)
             elif output.finished:
                 served.append(answer)
-        events = self._serve(served) if served else []
+        if served:
+            self._serve(served)
         for answer in batch:
             answer.engine_seconds += (time.perf_counter() - started) / len(batch)
-        events += [event for answer in self.running if answer.streamed for event in answer.emit()]
+        events = [event for answer in self.running if answer.streamed for event in answer.emit()]
         return events + self._retire()
 
     def _admit(self) -> None:
@@ -141,7 +144,7 @@ class VllmEngine(BaseEngine):
         while self.waiting and len(self.running) < self.slots and not self.waiting[0].finish_reason:
             answer = self.waiting.popleft()
             assert isinstance(answer, Answer)
-            answer.start()
+            answer.started = time.perf_counter()
             self.running.append(answer)
 
     def _proceed(self) -> None:
@@ -156,7 +159,7 @@ class VllmEngine(BaseEngine):
 
     def _start(self, answer: Answer) -> bool:
         """Start the next request of an answer; False where there are too few free rows."""
-        operator = self._operator(answer) if answer.at_call else None
+        operator = self._names.index(answer.call.operator) if answer.call is not None and answer.at_call else None
         wanted = 0 if operator is None else self.ids.num_latents[operator]
         if wanted + answer.lends * len(self.ids.places(answer.ids)) > len(self.rows.free):
             return False
@@ -201,48 +204,46 @@ class VllmEngine(BaseEngine):
 
     # -- what came of it -----------------------------------------------------------------------------------------
 
-    def _serve(self, served: Sequence[Answer]) -> list[Event]:
+    def _serve(self, served: Sequence[Answer]) -> None:
         """x_{t+1} = [x_t; z_t] of every call that was answered: the ids of its rows."""
-        events: list[Event] = []
         (read, *_) = self._apply("read_rows", [self.ids.row_of(one) for row in served for one in row.calling])
         for answer, latents in zip(served, read.split([len(answer.calling) for answer in served]), strict=True):
             seconds = time.perf_counter() - answer.began
-            answer.invoke(latents.clone(), self.vocab_size + self._operator(answer))
+            answer.invoke(latents.clone())
             answer.synthesis_seconds += seconds
             answer.ids += self.ids.latents(answer.calling)
             answer.calling = []
-            self._finish_if_full(answer, self.max_positions)
-            events += answer.tell_of_call(seconds)
-        return events
+            answer.call_seconds.append(seconds)
+            self.finish_if_full(answer, self.max_positions)
 
     def _receive(self, answer: Answer, output: RequestOutput) -> None:
         """Carry out the actions that the policy has chosen in a step."""
         completion = output.outputs[0]
         for action, reported in zip(completion.token_ids, completion.logprobs or (), strict=True):
             logprob, *operators = (reported[column].logprob for column in self.ids.report if column in reported)
-            answer.report([math.exp(one) for one in operators])
-            self._act(answer, action, logprob)
+            probs = answer.reported([math.exp(one) for one in operators])
+            self._act(answer, Choice(action, logprob=logprob, operator_probs=probs))
             self._park_scheduled(answer)
         if answer.finish_reason or answer.call is not None:
             self._withdraw(answer)
 
-    def _act(self, answer: Answer, action: int, logprob: float) -> None:
+    def _act(self, answer: Answer, choice: Choice) -> None:
         if answer.held:
-            if not answer.is_lost(logprob, "the logits of tokens after a call"):
-                answer.show(answer.held.pop(0), logprob, answer.length)
-                answer.ids.append(action)
+            if not answer.is_lost(choice.logprob, "the logits of tokens after a call"):
+                answer.show(replace(choice, action=answer.held.pop(0)))
+                answer.ids.append(choice.action)
             return
         answer.taken += 1
-        if answer.act(action, logprob, answer.length, self._names, self.vocab_size):
-            answer.ids.append(action)
-        self._finish_if_full(answer, self.max_positions)
+        if answer.act(choice, self._names):
+            answer.ids.append(choice.action)
+        self.finish_if_full(answer, self.max_positions)
 
     def _park_scheduled(self, answer: Answer) -> None:
         """Park the answer where its fixed schedule places an operator, and hold back the tokens behind that place."""
         while answer.call is None and not answer.finish_reason and (call := answer.schedule.due()) is not None:
             if answer.may_call:
-                answer.park(call, logprob=0.0)
-                self._finish_if_full(answer, self.max_positions)
+                answer.park(call, Choice(self.vocab_size + self._names.index(call.operator)))
+                self.finish_if_full(answer, self.max_positions)
         if answer.at_call:
             answer.hold_back()
 
@@ -253,7 +254,7 @@ class VllmEngine(BaseEngine):
             self.running.remove(answer)
             self._withdraw(answer)
             self.rows.give_back([*answer.calling, *([] if answer.lends else self.ids.places(answer.ids))])
-        return [row.finished(self.vocab_size) for row in (*self.take_aborted(), *done)]
+        return [row.finished() for row in (*self.take_aborted(), *done)]
 
     def _withdraw(self, answer: Answer) -> None:
         """Abort its request that is in flight, if one is."""

@@ -97,9 +97,10 @@ class MemGenEngine(Engine):
         return [*super().adapted, *([] if self.trigger is None else [self.trigger])]
 
     def refresh(self) -> bool:
-        """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
-        known = self.trigger_context is None or self.trigger_context.is_current()
-        return super().refresh() and known
+        """Take the adapters' present weights."""
+        if self.trigger_context is not None:
+            self.trigger_context.refresh()
+        return super().refresh()
 
     def counted(self, row: RequestState) -> int:
         return len(row.visible)
@@ -114,10 +115,10 @@ class TriggerContext:
         self.reader = Reader(trigger.decoder, self.visible)
         self._read = [list[int]() for _ in range(beside.room.slots)]  # of each slot, by the latest request in it
 
-    def is_current(self) -> bool:
-        """Fold the trigger's present weights in; False where they are another module now."""
+    def refresh(self) -> None:
+        """Take the trigger's present weights, and forget what older ones have read."""
         self._read = [[] for _ in self._read]
-        return self.reader.refresh(self.trigger.decoder)
+        self.reader.refresh(self.trigger.decoder)
 
     def read(self, rows: Sequence[Row]) -> Float[Tensor, "rows dim"]:
         """Read what the rows have shown up to the present; the trigger's last hidden state of each."""

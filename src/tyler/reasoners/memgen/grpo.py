@@ -23,57 +23,72 @@ from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
-from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
+from tyler.reasoners.memgen.model import MemGen, num_insertions
 from tyler.reasoners.memgen.sft import load_start, replayed_logprobs, trained_weaver
 from tyler.reasoners.memgen.trigger import YES, Consultation
+from tyler.runs.metrics import GREEDY, Metrics, from_rewards
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
-from tyler.training.command import Prepared, load_askable, origin_of, training_command
-from tyler.training.grpo import Actions, GrpoTrainer, Parts, anchored_loss
+from tyler.training.command import Prepared, load_problems_that_fit, origin_of, training_command
+from tyler.training.grpo import Actions, GrpoTrainer, Parts
 from tyler.training.packing import read_packed
+from tyler.training.policy_losses import AnchoredLoss
 from tyler.training.replay import padded
-from tyler.training.rewards import Rewards, origins, visible_ids, with_sources
-from tyler.training.rollouts import Rollout
+from tyler.training.rewards import Rewards, origins, with_sources
+from tyler.training.rollouts import NativeRollouts, Rollout
 from tyler.training.teacher_forcing import Example, Insertion, embed_ids
 
 
-class MemGenRollouts:
+class MemGenRollouts(NativeRollouts):
     """The engine of a MemGen, which keeps what the trigger said in the answers of a step."""
 
     def __init__(self, model: MemGen, decoding: DecodingConfig) -> None:
-        self.model, self.decoding, self.version = model, decoding, 0
+        super().__init__(model.shared_engine, decoding)
+        self.model = model
         self._consultations: dict[int, tuple[Trajectory, list[Consultation]]] = {}
 
     def update(self, version: int) -> None:
-        self.version = version
+        super().update(version)
         self._consultations.clear()
 
     def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
-        if self.model.decoder.name != "native":  # there is no trigger then
-            answers = self.model.shared_engine.run(requests, slots=self.decoding.slots, memory=self.decoding.memory)
-            self.model.shared_engine.release()
-            self._consultations |= {id(answer): (answer, []) for answer in answers}
-            return answers
-        slots = min(self.decoding.slots, len(requests))
-        engine = self.model.engine(slots=slots, memory=self.decoding.memory)
+        if self.model.trigger is None:
+            return super().answer(requests)
+        engine = self.model.engine(slots=min(self.decoding.slots, len(requests)), memory=self.decoding.memory)
         answers = engine.run(requests)
         for index, answer in enumerate(answers):
             self._consultations[id(answer)] = (answer, engine.consultations[index])
         return answers
 
     def consultations(self, answer: Trajectory) -> list[Consultation]:
-        """What the trigger said in an answer of this step."""
-        return self._consultations[id(answer)][1]
+        """What the trigger said in an answer of this step; nothing without a trigger."""
+        return self._consultations.get(id(answer), (answer, []))[1]
 
-    def close(self) -> None:
-        """An engine lives for one call."""
+
+METRICS = Metrics(
+    "MemGen: GRPO of the weaver or of the trigger",
+    from_rewards(
+        "memgen_grpo",
+        "L_GRPO of the step's last update",
+        "the weaver or the trigger",
+        {
+            "insertions": "blocks after delimiters per answer",
+            "consultations": "times that the trigger was asked per answer",
+            "agreed": "share of its answers that were yes",
+        },
+    )
+    | GREEDY
+    | {"greedy/insertions": "blocks after delimiters per greedy answer"},
+    sections=("memgen",),
+    about="Means are over the answers of the step. Where no trigger was asked, there is no loss nor what follows it.",
+)
 
 
 class MemGenTrainer(GrpoTrainer):
     """What the weaver and the trigger share: LoRA dropout is off, and nothing is compared with a reference."""
 
-    prefix = "memgen_grpo"
+    metrics = METRICS
 
     def __init__(
         self,
@@ -85,9 +100,9 @@ class MemGenTrainer(GrpoTrainer):
         development: Sequence[Problem] = (),
     ) -> None:
         self.engine = MemGenRollouts(model, decoding)
-        parts = Parts(self.engine, rewards, anchored_loss(config, config.max_new_tokens))
+        parts = Parts(self.engine, rewards, AnchoredLoss(config, config.max_new_tokens))
         super().__init__(model, config, config, parts, problems, development)
-        self.model, self.config, self.decoding = model, config, decoding
+        self.model, self.config = model, config
 
     trigger_temperature = 0.0
 
@@ -100,11 +115,8 @@ class MemGenTrainer(GrpoTrainer):
         )
 
     def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
-        longest, slots, memory = self.config.max_new_tokens, self.decoding.slots, self.decoding.memory
-        reasoner = MemGenReasoner("greedy", self.model, max_new_tokens=longest, slots=slots, memory=memory)
-        answers = reasoner.solve(problems)
-        self.model.shared_engine.release()  # the learner, whose turn is next, needs its memory
-        return answers
+        longest = self.config.max_new_tokens
+        return self.engine.answer([self.model.request(problem, max_new_tokens=longest) for problem in problems])
 
     def describe(self, rollout: Rollout) -> dict[str, float]:
         asked = [len(self.engine.consultations(answer)) for answer in rollout.trajectories]
@@ -135,7 +147,7 @@ class WeaverGrpo(MemGenTrainer):
         return [(self.model.weaver.trainable(), self.config.learning_rate)]
 
     def actions(self, rollout: Rollout) -> Actions:
-        return self.padded(token_logprobs(rollout))
+        return self.padded(sampled_logprobs(rollout))
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, None]:
         recomputed = self.config.gradient_checkpointing
@@ -184,12 +196,12 @@ class TriggerGrpo(MemGenTrainer):
 
 def example_of(trajectory: Trajectory) -> Example:
     """A trajectory as a trace with blocks where they were; one that nothing follows has no effect and is left out."""
-    targets = visible_ids(trajectory)
+    targets = trajectory.visible_ids
     blocks = [Insertion(one.position, one.operator) for one in trajectory.invocations if one.position < len(targets)]
     return Example(trajectory.prompt_ids, targets, tuple(blocks))
 
 
-def token_logprobs(rollout: Rollout) -> list[list[float]]:
+def sampled_logprobs(rollout: Rollout) -> list[list[float]]:
     """log p of every sampled token."""
     return [
         [value for value, is_operator in zip(one.logprobs, one.is_operator, strict=True) if not is_operator]
@@ -221,7 +233,7 @@ def replay_decisions(
     """log p of every decision, in one causal pass over prompts and visible tokens."""
     assert model.trigger is not None
     device = model.backbone.device
-    rows = [embed_ids(model.backbone, [*one.prompt_ids, *visible_ids(one)]) for one in trajectories]
+    rows = [embed_ids(model.backbone, [*one.prompt_ids, *one.visible_ids]) for one in trajectories]
     read = read_packed(model.trigger.decoder, rows, recompute=gradient_checkpointing)
     logprobs = []
     for hidden, trajectory, consulted in zip(read, trajectories, consultations, strict=True):
@@ -270,11 +282,23 @@ def _prepared(
     model: MemGen, start: str, config: Config, settings: MemGenGrpoConfig, trainer: type[MemGenTrainer]
 ) -> Prepared[MemGen]:
     room = longest_prompt(model.backbone, model.weaver.mapping())
-    problems, development = load_askable(config, settings, model.request, room)
+    problems, development = load_problems_that_fit(config, settings, model.request, room)
     origin = origin_of(start, map(Problem.content, problems), model.backbone) | origins(config.rewards)
 
     def train(run: TrainedRun) -> None:
-        rewards = Rewards.of(config.grpo, config.rewards, settings, settings.max_new_tokens, operators=False)
-        trainer(model, problems, settings, config.decoding, rewards, development).train(run)
+        trainer_of(trainer, model, problems, config, settings, development).train(run)
 
     return Prepared(model, origin, train, config)
+
+
+def trainer_of(
+    trainer: type[MemGenTrainer],
+    model: MemGen,
+    problems: Sequence[Problem],
+    config: Config,
+    settings: MemGenGrpoConfig,
+    development: Sequence[Problem] = (),
+) -> MemGenTrainer:
+    """A trainer with the rewards that a config names. Raises RewardError for an unusable one."""
+    rewards = Rewards.of(config.grpo, config.rewards, settings, settings.max_new_tokens, operators=False)
+    return trainer(model, problems, settings, config.decoding, rewards, development)

@@ -43,7 +43,7 @@ from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
 from tyler.reasoners.reasoner import AnswerSettings, Servable
-from tyler.reasoners.table import check_at_least
+from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method, check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
@@ -53,7 +53,7 @@ PAPER_LORA = LoraSettings(rank=16, alpha=32, dropout=0.1)
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings:  # its name is in fingerprints
     """How many latents, how many blocks (K), and whether an active trigger decides about the prompt's block too."""
 
     prompt_latents: int = 8
@@ -259,12 +259,7 @@ class MemGenReasoner(Servable):
     `num_insertions` only those that K limits. `max_new_tokens` counts visible tokens.
     """
 
-    name: str
     model: MemGen
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int = 2048
-    slots: int = 32
-    memory: int | None = None
 
     def request(self, question: Question, settings: AnswerSettings) -> Request:
         """What the engine is asked for a question; the trigger samples where the tokens are sampled.
@@ -289,3 +284,29 @@ def num_insertions(trajectory: Trajectory) -> int:
 def is_memgen(location: str | Path) -> bool:
     """Whether a location claims to be a MemGen checkpoint, or a run with one."""
     return ((latest_checkpoint(location) or Path(location)) / MANIFEST).is_file()
+
+
+# --- as a method that an evaluation can name --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MemGenOverrides:
+    """What can be changed at evaluation; None is what the checkpoint says. `max_insertions` is K."""
+
+    max_insertions: int | None = None
+    trigger_at_prompt: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_insertions is not None:
+            check_at_least(0, max_insertions=self.max_insertions)
+
+
+def reasoner(model: MemGen, settings: MemGenOverrides) -> MemGenReasoner:
+    """A trained MemGen."""
+    changed = {key: value for key, value in asdict(settings).items() if value is not None}
+    return MemGenReasoner("memgen", replace(model, settings=replace(model.settings, **changed)))
+
+
+METHOD = Method(
+    MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), CheckpointFormat(is_memgen, MemGen)
+)

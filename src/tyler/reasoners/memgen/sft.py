@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tyler.config.loops import MemGenConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
+from tyler.runs.metrics import Metrics, from_traces
 from tyler.training.command import (
     Prepared,
     check_inherited,
@@ -31,17 +31,12 @@ from tyler.training.teacher_forcing import Example, num_positions, synthesize, t
 from tyler.training.traces import Trace, load_development, load_traces
 
 
-def settings_of(config: MemGenConfig) -> Settings:
-    """What a config says about the model itself."""
-    return Settings(config.prompt_latents, config.inference_latents, config.max_insertions, config.trigger_at_prompt)
-
-
 def example_of(model: MemGen, trace: Trace) -> Example:
     """A trace with blocks at the prompt's end and after its first K delimiters."""
     insertions = training_insertions(
         model.backbone.tokenizer, trace.prompt_ids, trace.target_ids, model.settings.max_insertions
     )
-    return Example(trace.prompt_ids, trace.target_ids, insertions, trace.id)
+    return trace.with_latents(insertions)
 
 
 def replayed_logprobs(
@@ -54,10 +49,19 @@ def replayed_logprobs(
     return target_logprobs(backbone, examples, latents, temperature=temperature, recompute=recompute)
 
 
+METRICS = Metrics(
+    "MemGen: the weaver on traces",
+    from_traces(
+        "memgen_weaver", "the weaver", {"blocks": "mean number of latent blocks per trace, the prompt's included"}
+    ),
+    sections=("memgen",),
+)
+
+
 class WeaverTrainer(SupervisedTrainer[MemGen, Example]):
     """The weaver learns from the traces' target tokens."""
 
-    title, prefix = "MemGen weaver", "memgen_weaver"
+    title, metrics = "MemGen weaver", METRICS
 
     @property
     def module(self) -> nn.Module:
@@ -93,8 +97,9 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
 
 def new_weaver(config: Config, backbone: Backbone) -> MemGen:
     """A weaver as it starts; drawn from torch's global generator."""
-    lora = LoraSettings(**config.memgen.lora.model_dump())
-    return MemGen.start(backbone, settings_of(config.memgen), lora, config.prompt)
+    memgen, lora = config.memgen, LoraSettings(**config.memgen.lora.model_dump())
+    own = memgen.prompt_latents, memgen.inference_latents, memgen.max_insertions, memgen.trigger_at_prompt
+    return MemGen.start(backbone, Settings(*own), lora, config.prompt)
 
 
 def load_start(config: Config, start: Path | str) -> MemGen:

@@ -10,8 +10,9 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import Adapted, LoraSettings, add_lora
+from tyler.modeling.lora import LoraSettings, add_lora
 from tyler.modeling.operators import Operator
+from tyler.modeling.synthesis import SynthesisModel
 
 PROMPT, INFERENCE = "prompt", "inference"
 """The two kinds of blocks, and the names of their invocations in a trajectory."""
@@ -51,7 +52,7 @@ class QueryHead(nn.Module):
         return output.weight, output.bias.expand(self.num_latents, -1)
 
 
-class Weaver(Adapted):
+class Weaver(SynthesisModel):
     """Everything that weaver training moves: LoRA, queries with their norms and scales, and both maps, in float32.
 
     The start is the release's: torch's own for the maps, standard normal queries, scale 1.

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tyler.engine.request import Request
-from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Servable, ignore
 from tyler.reasoners.softcot.model import SoftCot, is_checkpoint
-from tyler.reasoners.table import Knob, Method, Saved, check_at_least
+from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method, check_at_least
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Question
 
 
 @dataclass(frozen=True)
-class Settings:
+class SoftCotSettings:
     """What can be changed at evaluation. `thoughts` None is the number in the checkpoint."""
 
     thoughts: int | None = None
@@ -31,13 +30,8 @@ class Settings:
 class SoftCotReasoner(Servable):
     """SoftCoT with everything about decoding decided. Its thoughts count as latents, their time as synthesis."""
 
-    name: str
     model: SoftCot
-    thoughts: int
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int = 2048
-    slots: int = 32
-    memory: int | None = None
+    thoughts: int = field(kw_only=True)
 
     def request(self, question: Question, settings: AnswerSettings) -> Request:
         """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
@@ -67,9 +61,11 @@ class SoftCotReasoner(Servable):
         return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=done)
 
 
-def reasoner(model: SoftCot, settings: Settings) -> SoftCotReasoner:
+def reasoner(model: SoftCot, settings: SoftCotSettings) -> SoftCotReasoner:
     """A trained SoftCoT."""
-    return SoftCotReasoner("softcot", model, settings.thoughts or model.wording.thoughts)
+    return SoftCotReasoner("softcot", model, thoughts=settings.thoughts or model.wording.thoughts)
 
 
-METHOD = Method(Settings, reasoner, (Knob("thoughts", lowest=1),), Saved(is_checkpoint, SoftCot))
+METHOD = Method(
+    SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(is_checkpoint, SoftCot)
+)

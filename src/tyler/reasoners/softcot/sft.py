@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.softcot.model import SoftCot, Wording
+from tyler.runs.metrics import SPEED, Metrics, from_traces
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import target_ids
 from tyler.training.command import (
@@ -58,10 +59,13 @@ def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: boo
     return Example(problem, ids[:first], places, targets)
 
 
+METRICS = Metrics("SoftCoT", from_traces("softcot", "the Linear", SPEED), sections=("softcot",))
+
+
 class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
     """The Linear learns from the solutions' tokens."""
 
-    title, prefix = "SoftCoT", "softcot"
+    title, metrics = "SoftCoT", METRICS
 
     @property
     def module(self) -> nn.Module:
@@ -100,11 +104,17 @@ def run(config: Config) -> Prepared[SoftCot]:
     own = partial(Backbone.load, dtype=config.backbone.dtype, device=config.devices.device)
     assistant = own(settings.assistant) if settings.assistant else backbone
     torch.manual_seed(settings.seed)
-    wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
-    model = SoftCot.start(backbone, assistant, config.prompt, wording)
+    model = new_projection(config, backbone, assistant)
     problems = load_problems(config)
     examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []
     models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
     origin = origin_of(models, map(Problem.content, problems), backbone)
     return Prepared(model, origin, SoftCotTrainer(model, examples, settings, development).train)
+
+
+def new_projection(config: Config, backbone: Backbone, assistant: Backbone) -> SoftCot:
+    """Two models and a Linear as it starts; drawn from torch's global generator."""
+    settings = config.softcot
+    wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
+    return SoftCot.start(backbone, assistant, config.prompt, wording)

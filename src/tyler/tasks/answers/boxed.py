@@ -14,6 +14,7 @@ _MATH = re.compile(r"\$(?P<dollar>[^$]*)\$|\\\((?P<inline>.*)\\\)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
 _SPACE = re.compile(r"(?:\\[,;: ]|\\q?quad(?![A-Za-z])|[~\s\u00a0\u2009\u202f])+")
+_DIGITS = re.compile(r"\\frac ?([0-9]) ?([0-9])(?![0-9])")
 _WIDE = re.compile(r"quad|[\n\r\t\v\f\u2001\u2003]")
 _NUMBER = re.compile(r"[0-9.]|\\[dtc]?frac(?![A-Za-z])")
 
@@ -24,14 +25,10 @@ def plain(text: str) -> str:
     if math := _MATH.fullmatch(text):
         text = math["inline"] if math["dollar"] is None else math["dollar"]
     text = _TEXT.sub(r" \1 ", text)
-    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text)
-    text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text)
-    return spaced(text).strip()
-
-
-def spaced(text: str) -> str:
-    """`text` with one ordinary space for every run of spaces, and `; ` for a wide one between two numbers."""
-    return _SPACE.sub(_one_space, text)
+    text = re.sub(r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
+    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
+    text = _DIGITS.sub(r"\\frac{\1}{\2}", text)
+    return _SPACE.sub(_one_space, text).strip()
 
 
 def parted(text: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from tyler.tasks.answers.boxed import spaced
+from tyler.tasks.answers.boxed import plain
 from tyler.tasks.answers.numbers import MIXED, NUMERAL, mixed, numeral
 
 Value = Fraction | float
@@ -32,26 +32,17 @@ _DEGREES = re.compile(r" ?(?:\^ ?(?:\{ ?\\circ ?\}|\\circ)|\\degree(?![A-Za-z])|
 _WORD = re.compile(r"\\operatorname ?\{([A-Za-z]+)\}|\\?([A-Za-z]+)|π")
 
 _CONSTANTS: Mapping[str, Value] = {"pi": math.pi, "e": math.e}
-_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
+_NAMED = ("exp", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
+_FUNCTIONS: Mapping[str, Callable[[float], float]] = {name: getattr(math, name) for name in _NAMED} | {
     "ln": math.log,
     "log": math.log,  # with the base that is given
     "lg": math.log10,
-    "exp": math.exp,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
     "cot": lambda x: 1 / math.tan(x),
     "sec": lambda x: 1 / math.cos(x),
     "csc": lambda x: 1 / math.sin(x),
-    "sinh": math.sinh,
-    "cosh": math.cosh,
-    "tanh": math.tanh,
     "arcsin": math.asin,
     "arccos": math.acos,
     "arctan": math.atan,
-    "asin": math.asin,
-    "acos": math.acos,
-    "atan": math.atan,
 }
 _INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 
@@ -70,17 +61,9 @@ def value(text: str, *, log_base: float = math.e) -> Value | None:
     if len(text) > _MAX_LENGTH:
         return None
     try:
-        return _Reader(_undressed(text), log_base).whole()
+        return _Reader(plain(text), log_base).whole()
     except (_UnreadableError, ArithmeticError, ValueError):
         return None
-
-
-def _undressed(text: str) -> str:
-    text = text.replace("\u2212", "-").replace("{,}", ",").replace(r"\!", "")
-    text = re.sub(r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
-    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
-    text = re.sub(r"\\frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}", text)
-    return spaced(text).strip()
 
 
 class _Reader:

@@ -237,26 +237,24 @@ def bracketed(text: str) -> tuple[str, str, str] | None:
     return None
 
 
-_MATRIX = re.compile(
-    r"\\begin ?\{([pb]?)matrix\}(.*)\\end ?\{\1matrix\}|\\begin ?\{array\} ?\{[^{}]*\}(.*)\\end ?\{array\}|"
-    r"\\begin ?\{smallmatrix\}(.*)\\end ?\{smallmatrix\}"
+_ENVIRONMENT = re.compile(
+    r"\\begin ?\{(?P<name>[pbvVB]?matrix|smallmatrix|array|cases|aligned)\}(?: ?\{[clr|]*\})?(?P<body>.*)"
+    r"\\end ?\{(?P=name)\}"
 )
-_ENVIRONMENT = re.compile(r"\\begin ?\{(cases|[vVB]matrix|aligned)\}(.*)\\end ?\{\1\}")
-
-
-def matrix(text: str) -> list[list[str]] | None:
-    """The entries of a matrix by row, or None for another text."""
-    array = bracketed(text)
-    found = _MATRIX.fullmatch(array[1] if array and array[1].startswith(r"\begin") else text)
-    if found is None or (body := next(group for group in found.groups()[1:] if group is not None)).count(r"\begin"):
-        return None
-    return _rows(body)
+_PLAIN_MATRIX = ("matrix", "pmatrix", "bmatrix", "smallmatrix", "array")
 
 
 def environment(text: str) -> tuple[str, list[list[str]]] | None:
-    """Name and entries by row of what has rows but is not a matrix: cases, a determinant, lines of formulas."""
-    found = _ENVIRONMENT.fullmatch(text)
-    return None if found is None or found[2].count(r"\begin") else (found[1], _rows(found[2]))
+    """Name and entries by row of what has rows: a matrix, cases, a determinant, lines of formulas; else None.
+
+    Round and square brackets around a matrix are the same, and so are its environments.
+    """
+    around = bracketed(text)
+    found = _ENVIRONMENT.fullmatch(around[1] if around and around[1].startswith(r"\begin") else text)
+    if found is None or found["body"].count(r"\begin"):
+        return None
+    plain_matrix = found["name"] in _PLAIN_MATRIX
+    return None if around and not plain_matrix else ("matrix" if plain_matrix else found["name"], _rows(found["body"]))
 
 
 def _rows(body: str) -> list[list[str]]:

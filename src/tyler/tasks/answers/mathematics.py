@@ -40,7 +40,7 @@ import unicodedata
 
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.answers.latex import both_signs, bracketed, compact, depths, environment, matrix, split, tidy
+from tyler.tasks.answers.latex import both_signs, bracketed, compact, depths, environment, split, tidy
 from tyler.tasks.answers.numbers import MIXED, mixed, number, same_numeral, same_parts
 from tyler.tasks.answers.quantities import split_unit
 from tyler.tasks.answers.relations import (
@@ -163,15 +163,10 @@ class _Comparison:
 
     def _matrices(self, answer: str, gold: str) -> bool | None:
         """Matrices, cases and determinants, entry by entry; None where neither side is one."""
-        named, other = environment(right_side(answer)), environment(right_side(gold))
-        if named or other:
-            return (
-                named is not None and other is not None and named[0] == other[0] and self._entries(named[1], other[1])
-            )
-        given, expected = _matrix(right_side(answer)), _matrix(right_side(gold))
-        if given is None and expected is None:
-            return None
-        return given is not None and expected is not None and self._entries(given, expected)
+        given, expected = _rows(right_side(answer)), _rows(right_side(gold))
+        if given is None or expected is None:
+            return None if given is expected else False
+        return given[0] == expected[0] and self._entries(given[1], expected[1])
 
     def _entries(self, given: list[list[str]], expected: list[list[str]]) -> bool:
         if [*map(len, given)] != [*map(len, expected)]:
@@ -195,8 +190,8 @@ class _Comparison:
             return self.same(sides[-1], gold)
         if given is None or expected is None or given[0] != expected[0]:
             return False
-        how: symbolic.How = "0" if given[0] in ("=", r"\ne") else ">"
-        return given[0] in ("=", r"\ne", "<", r"\le") and self._algebra(given[1], expected[1], how)
+        compared: symbolic.Relation = "proportional" if given[0] in ("=", r"\ne") else "positive"
+        return given[0] in ("=", r"\ne", "<", r"\le") and self._algebra(given[1], expected[1], compared)
 
     def _contradicts_itself(self, answer: str) -> bool:
         """Whether a chain of equations has a side without variables that is not equal to its last one."""
@@ -209,7 +204,7 @@ class _Comparison:
         value = split_unit(last)[0]
         if _is_open(value):
             return False
-        return any(_expression(side) and not _is_open(side) and not self._algebra(side, value, "=") for side in before)
+        return any(_expression(side) and not _is_open(side) and not self._algebra(side, value) for side in before)
 
     def _values(self, answer: str, gold: str) -> bool:
         """Single values: quantities, words, expressions."""
@@ -230,13 +225,13 @@ class _Comparison:
             return False
         if expected_count is not None and not _cancels(value) and (_CALCULATION.search(value) or _is_open(value)):
             return False
-        return self._algebra(value, expected, "=")
+        return self._algebra(value, expected)
 
-    def _algebra(self, answer: str, gold: str, how: symbolic.How) -> bool:
+    def _algebra(self, answer: str, gold: str, compared: symbolic.Relation = "equal") -> bool:
         given, expected = _expression(answer), _expression(gold)
         if given is None or expected is None:
             return False
-        return symbolic.equal(given, expected, self.until - time.monotonic(), how=how, waited=self._extend)
+        return symbolic.equal(given, expected, self.until - time.monotonic(), relation=compared, waited=self._extend)
 
     def _extend(self, seconds: float) -> None:
         self.until += seconds
@@ -288,14 +283,16 @@ def _union(text: str) -> list[str]:
     return either if len(either) > 1 and all(bounds) and one_name else split(right_side(text), _CUP)
 
 
-def _matrix(text: str) -> list[list[str]] | None:
-    """The entries of a matrix, each multiplied by the factor in front, if there is one."""
+def _rows(text: str) -> tuple[str, list[list[str]]] | None:
+    """Name and entries of what has rows; those of a matrix multiplied by the factor in front, if there is one."""
     factor, begin, rest = text.partition(r"\begin")
-    entries, factor = matrix(text), factor.strip().removesuffix(r"\cdot").strip()
-    if entries is None and factor and begin:
-        entries = matrix(begin + rest)
-        return [[_product(factor, entry) for entry in row] for row in entries] if entries else None
-    return entries
+    factor = factor.strip().removesuffix(r"\cdot").strip()
+    if (found := environment(text)) or not factor:
+        return found
+    found = environment(begin + rest)
+    if found is None or found[0] != "matrix":
+        return None
+    return "matrix", [[_product(factor, entry) for entry in row] for row in found[1]]
 
 
 def _product(factor: str, entry: str) -> str:

@@ -24,7 +24,6 @@ MIXED = re.compile(
 )
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _SIGN = re.compile(r"([+-]?) ?")
-_DIGITS = re.compile(r"\\frac ?([0-9]) ?([0-9])(?![0-9])")
 _FRACTION = re.compile(
     r"([0-9]+) ?/ ?([0-9]+)|\\frac ?\{ ?(-?[0-9]*\.?[0-9]+) ?\} ?\{ ?(-?[0-9]*\.?[0-9]+) ?\}", re.ASCII
 )
@@ -40,7 +39,6 @@ def number(text: str) -> Fraction | None:
         return None
     if _PLAIN.fullmatch(text):
         return Fraction(text)
-    text = _DIGITS.sub(r"\\frac{\1}{\2}", text)
     sign = _SIGN.match(text)
     size = _size(text[sign.end() :]) if sign else None
     return -size if size is not None and sign and sign[1] == "-" else size

@@ -14,16 +14,7 @@ from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 _ROUNDED = Fraction(1, 100)
 """How far apart two sides of a chain may be, of which one is rounded."""
 
-_TRUTHS = {
-    "true": True,
-    "yes": True,
-    "correct": True,
-    "t": True,
-    "false": False,
-    "no": False,
-    "incorrect": False,
-    "f": False,
-}
+_TRUTHS = dict.fromkeys(("true", "yes", "correct", "t"), True) | dict.fromkeys(("false", "no", "incorrect", "f"), False)
 _TRUTH = re.compile(
     r"(?:(?:the )?(?:(?:final|correct) )?(?:answer|statement|claim|argument|assertion)(?: is)? ?[:=]? ?|it is )?"
     r"(?P<word>true|false|yes|no|correct|incorrect|[tf](?=\.?\Z))(?P<rest>\Z|\s*[.,;:!(—–-].*)",

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-How = Literal["=", "0", ">"]
+Relation = Literal["equal", "proportional", "positive"]
 """What is asked: the same value, or the same up to a constant factor, or up to a positive one."""
 Waited = Callable[[float], None]
 """Is told the seconds that a question waited for a worker."""
-_MATH_VERIFY = "m"
+_MATH_VERIFY = "math-verify"
 
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START = 120.0
@@ -63,11 +63,11 @@ class _Worker:
                 + message.decode("utf-8", "replace")[-2000:]
             )
 
-    def ask(self, how: str, answer: str, gold: str, seconds: float) -> bool:
+    def ask(self, relation: str, answer: str, gold: str, seconds: float) -> bool:
         """The worker's verdict. Raises TimeoutError, or _BrokenError."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps([how, answer, gold, seconds]).encode() + b"\n")
+            self.process.stdin.write(json.dumps([relation, answer, gold, seconds]).encode() + b"\n")
         except OSError as error:
             raise _BrokenError from error
         reply = self._reply(seconds + _GRACE)
@@ -103,14 +103,14 @@ class _Pool:
         self.idle: list[_Worker] = []
         self.free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
-    def ask(self, how: str, answer: str, gold: str, seconds: float, waited: Waited = lambda seconds: None) -> bool:
+    def ask(self, relation: str, answer: str, gold: str, seconds: float, waited: Waited = lambda seconds: None) -> bool:
         """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
         asked = time.monotonic()
         with self.free:
             worker = self._take()
             waited(time.monotonic() - asked)
             try:
-                verdict = worker.ask(how, answer, gold, seconds)
+                verdict = worker.ask(relation, answer, gold, seconds)
             except TimeoutError:
                 self.idle.append(worker)
                 raise
@@ -153,7 +153,14 @@ atexit.register(lambda: _pool.end())
 os.register_at_fork(after_in_child=_start_anew)
 
 
-def equal(answer: str, gold: str, deadline: float, *, how: How = "=", waited: Waited = lambda seconds: None) -> bool:
+def equal(
+    answer: str,
+    gold: str,
+    deadline: float,
+    *,
+    relation: Relation = "equal",
+    waited: Waited = lambda seconds: None,
+) -> bool:
     """Whether two LaTeX expressions without `$` have the same value; False too where one cannot be read.
 
     May be called from any thread; waiting for a worker, of which the first takes a second or two to start, does not
@@ -162,7 +169,7 @@ def equal(answer: str, gold: str, deadline: float, *, how: How = "=", waited: Wa
     """
     if deadline <= 0:
         raise TimeoutError("no time is left for the comparison")
-    return _pool.ask(how, answer, gold, deadline, waited)
+    return _pool.ask(relation, answer, gold, deadline, waited)
 
 
 def math_verify(completion: str, gold: str, deadline: float) -> bool | None:

@@ -3,8 +3,9 @@ that is asked, what math-verify says of a completion.
 
 Run as a script, on its own and never imported by the package. It loads the LaTeX reader of math-verify once, then
 answers from a forked child, which is killed and forked anew when a question takes too long or the child breaks. A
-question is one JSON line `[how, answer, gold, seconds]` on standard input; a reply is one byte on standard output: `1`
-the same, `0` not the same or not to be shown so, `t` out of time or memory. The first byte is `r`, when all is loaded.
+question is one JSON line `[relation, answer, gold, seconds]` on standard input; a reply is one byte on standard output:
+`1` the same, `0` not the same or not to be shown so, `t` out of time or memory. The first byte is `r`, when all is
+loaded.
 
 For our own verdicts only the reader of math-verify is used. It matches a grammar and evaluates no text, whereas its
 comparison rounds (1/2004! = 1/2006!) and reads equations, sets and tuples loosely. Values are compared here, at
@@ -54,18 +55,19 @@ def read(latex: str) -> sympy.Expr:
     return expression.xreplace(_CONSTANTS).doit()
 
 
-def same(how: str, answer: str, gold: str) -> bool:
-    """Whether both have one value everywhere (`=`), or a constant ratio (`0`), or a positive one (`>`).
+def same(relation: str, answer: str, gold: str) -> bool:
+    """Whether both have one value everywhere (`equal`), or a constant ratio (`proportional`), or a positive
+    one (`positive`).
 
-    `m`: whether math-verify accepts a whole completion.
+    `math-verify`: whether math-verify accepts a whole completion.
     """
-    if how == "m":
+    if relation == "math-verify":
         return _math_verify(answer, gold)
     given, expected = read(answer), read(gold)
-    if how == "=":
+    if relation == "equal":
         return given == expected or _equal(given, expected, len(answer) + len(gold))
     ratio = _constant_ratio(given, expected)
-    return ratio is not None and (how == "0" or ratio > 0)
+    return ratio is not None and (relation == "proportional" or ratio > 0)
 
 
 def _math_verify(completion: str, gold: str) -> bool:
@@ -164,10 +166,10 @@ def _answer_questions(questions: int, replies: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     for line in os.fdopen(questions, "r", encoding="utf-8"):
-        how, answer, gold, seconds = json.loads(line)
+        relation, answer, gold, seconds = json.loads(line)
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 2, hard))
         try:
-            reply = b"1" if same(how, answer, gold) else b"0"
+            reply = b"1" if same(relation, answer, gold) else b"0"
         except MemoryError:
             reply = b"t"
         except Exception:  # the reader and sympy raise of every kind on what they cannot do

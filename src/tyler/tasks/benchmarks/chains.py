@@ -14,7 +14,7 @@ from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.benchmarks.mawps import Step
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Generated, as_written, boxed
+from tyler.tasks.task import Generated, mathematical
 from tyler.tasks.word_problems import written
 
 COUNT = 20_000
@@ -80,6 +80,5 @@ TASK = Generated(
     title="Chains of arithmetic",
     splits=("train",),
     load=problems,
-    verdict=boxed(equal),
-    latex=as_written,
+    **mathematical(equal),
 )

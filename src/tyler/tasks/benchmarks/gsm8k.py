@@ -18,7 +18,7 @@ from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Source, Task, as_written, boxed, either_way
+from tyler.tasks.task import GradeOptions, Source, Task, mathematical
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _THOUSANDS = re.compile(r"[0-9] ?(?:[kKM]|bn)(?![A-Za-z])")
@@ -85,7 +85,5 @@ TASK = Task(
         for split, num_rows in (("test", 1319), ("train", 7473))
     },
     problem=problem,
-    verdict=boxed(equal),
-    same=either_way(equal),
-    latex=as_written,
+    **mathematical(equal),
 )

@@ -20,7 +20,7 @@ from tyler.tasks.answers import mathematics
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Task, as_written, boxed, either_way
+from tyler.tasks.task import GradeOptions, Task, mathematical
 
 
 def problem(row: Row, split: str) -> Problem:
@@ -41,14 +41,14 @@ def _of_chat(row: Row, split: str) -> Problem:
     """A row of `messages`, or of `prompt` and `completion`, as a problem."""
     field = "messages" if "messages" in row.fields else "prompt"
     asked = _turns(row, field)
-    told = _turns(row, "completion") if field == "prompt" and "completion" in row.fields else []
+    answered = _turns(row, "completion") if field == "prompt" and "completion" in row.fields else []
     if field == "messages" and asked[-1][0] == "assistant":
-        asked, told = asked[:-1], asked[-1:]
-    roles = [role for role, _ in (*asked, *told)]
+        asked, answered = asked[:-1], asked[-1:]
+    roles = [role for role, _ in (*asked, *answered)]
     both = roles in (["user", "assistant"], ["system", "user", "assistant"])
     if not (both or ("answer" in row.fields and roles in (["user"], ["system", "user"]))):
         raise row.error(field, f"has the turns {', '.join(roles)}; a row is one question of a user with an answer")
-    question, solution = "\n\n".join(text for _, text in asked), told[0][1] if told else None
+    question, solution = "\n\n".join(text for _, text in asked), answered[0][1] if answered else None
     if "answer" in row.fields:
         gold = _answer(row)
         solution = None if solution is None else boxed_solution(solution, gold)
@@ -127,7 +127,5 @@ TASK = Task(
     title="your own problems",
     sources={},
     problem=problem,
-    verdict=boxed(equal),
-    same=either_way(equal),
-    latex=as_written,
+    **mathematical(equal),
 )

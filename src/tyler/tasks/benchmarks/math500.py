@@ -11,7 +11,7 @@ from __future__ import annotations
 from tyler.tasks.answers import mathematics
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Source, Task, as_written, boxed, either_way
+from tyler.tasks.task import Source, Task, mathematical
 
 
 def problem(row: Row, split: str) -> Problem:
@@ -35,7 +35,5 @@ TASK = Task(
         "test": Source(files=("math500_test.jsonl", "test.jsonl"), hub_id="HuggingFaceH4/MATH-500", num_rows=500),
     },
     problem=problem,
-    verdict=boxed(mathematics.equal),
-    same=either_way(mathematics.equal),
-    latex=as_written,
+    **mathematical(mathematics.equal),
 )

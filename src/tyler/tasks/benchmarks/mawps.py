@@ -22,7 +22,7 @@ from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, fingerprint
-from tyler.tasks.task import Source, Task, as_written, boxed, either_way
+from tyler.tasks.task import Source, Task, mathematical
 from tyler.tasks.templates import grouped, held_out_groups, template
 from tyler.tasks.word_problems import decimal, in_formula, published_number, readable, written
 
@@ -212,8 +212,6 @@ TASK = Task(
         for split, num_rows in _SPLITS.items()
     },
     problem=problem,
-    verdict=boxed(equal),
-    same=either_way(equal),
-    latex=as_written,
+    **mathematical(equal),
     divide=divide,
 )

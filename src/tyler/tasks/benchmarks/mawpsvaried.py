@@ -7,6 +7,10 @@ problems; one more step is added only where the longer text is like none of thes
 
 becomes, for one, "Marvin had 96 pencils. He gave 24 pencils to Julia. Then Marvin shares all of the pencils equally
 among 9 friends. How many pencils does each friend get?".
+
+A number keeps its size, decimals and roundness, a 1 stays (its noun is in the singular), and so does a number that a
+word repeats (`the three pizzas`). Which of two numbers is greater stays, so that parts remain smaller than their
+wholes.
 """
 
 from __future__ import annotations
@@ -18,17 +22,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import count as counting
-from itertools import islice
+from itertools import islice, permutations
 
 from tyler.tasks.benchmarks import mawps
 from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.benchmarks.mawps import Step
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Generated, as_written, boxed
+from tyler.tasks.task import Generated, mathematical
 from tyler.tasks.templates import alike, template
-from tyler.tasks.variation import fixed, other_names, other_numbers, same_kind
-from tyler.tasks.word_problems import NAMES, published_number, readable, written
+from tyler.tasks.word_problems import NAMES, decimal, published_number, readable, written
 
 COUNT = 20_000
 """Problems of the split, where no count is given."""
@@ -40,6 +43,14 @@ LARGEST = 10**6
 REPEATS = 5_000
 """Texts in a row that have been, after which no new ones are expected."""
 
+SPREAD = 3
+"""How many times as large or as small a number may become."""
+SMALL = 12
+"""Up to which a smaller number may grow."""
+
+_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
+_VALUES = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
+_LETTERS = re.compile(r"[A-Za-z]+")
 _PLACEHOLDER = re.compile(r"number([0-9]+)")
 _OWNED = re.compile(
     r"(?<=\. )How many (?P<things>(?:[a-z]+ ){0,2}[a-z]+s) (?:does|will) (?P<who>[A-Z][a-z]+) (?:now )?have"
@@ -58,7 +69,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Told:
+class Variant:
     """A problem as text, with its steps."""
 
     text: str
@@ -94,22 +105,22 @@ def _source(row: Row) -> Source | None:
 
 
 def _distinct(
-    sources: Sequence[Sequence[Source]], longer: Callable[[Told, random.Random], Told], seed: int
+    sources: Sequence[Sequence[Source]], longer: Callable[[Variant, random.Random], Variant], seed: int
 ) -> Iterator[Problem]:
     """Problems without end, no text twice. Raises ValueError where only texts turn up that have been."""
     rng, seen, latest = random.Random(seed), set[str](), 0
     for number in counting():
         source = rng.choice(rng.choice(sources))
-        told = _varied(source, rng)
-        if told is not None and (told := longer(told, rng)).text not in seen:
-            seen.add(told.text)
+        variant = _varied(source, rng)
+        if variant is not None and (variant := longer(variant, rng)).text not in seen:
+            seen.add(variant.text)
             latest = number
-            yield _problem(f"line-{source.row.number}-{number}", told)
+            yield _problem(f"line-{source.row.number}-{number}", variant)
         if number - latest > REPEATS:
             raise ValueError(f"the rows make no more than about {len(seen)} different problems; ask for fewer")
 
 
-def _varied(source: Source, rng: random.Random) -> Told | None:
+def _varied(source: Source, rng: random.Random) -> Variant | None:
     """The problem with other numbers and names; None where no numbers of its kind turn up."""
     for numbers in other_numbers(source.numbers, source.stay, ATTEMPTS, rng):
         try:
@@ -118,27 +129,93 @@ def _varied(source: Source, rng: random.Random) -> Told | None:
             continue
         kept = all(same_kind(old, step.result) for old, step in zip(source.results, steps, strict=True))
         if kept and steps[-1].result <= LARGEST:
-            return Told(_told(source.row, numbers, rng), steps)
+            return Variant(_written(source.row, numbers, rng), steps)
     return None
 
 
-def _told(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
+def _written(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
     """The row's question with these numbers and other names."""
     named = other_names(row.text("Question"), rng)
     return readable(_PLACEHOLDER.sub(lambda place: written(numbers[int(place[1])]), named))
 
 
-def _problem(name: str, told: Told) -> Problem:
-    answer = told.steps[-1].result
+def _problem(name: str, variant: Variant) -> Problem:
+    answer = variant.steps[-1].result
     return Problem(
         id=name,
         task="mawpsvaried",
-        prompt=told.text,
+        prompt=variant.text,
         answer=written(answer),
-        solution=mawps.trace(told.steps, answer, worked=True),
-        family=mawps.OPERATIONS[told.steps[-1].operation],
-        level=len(told.steps),
+        solution=mawps.trace(variant.steps, answer, worked=True),
+        family=mawps.OPERATIONS[variant.steps[-1].operation],
+        level=len(variant.steps),
     )
+
+
+# --- other numbers and names ------------------------------------------------------------------------------------------
+
+
+def fixed(text: str, numbers: Sequence[Fraction]) -> list[bool]:
+    """Which numbers have to stay: 0 and 1, fractions that no two decimals hold, and those that a word repeats."""
+    spoken = {_VALUES[word] for word in _LETTERS.findall(text.lower()) if word in _VALUES}
+    return [number in (0, 1) or 100 % number.denominator != 0 or number in spoken for number in numbers]
+
+
+def other_numbers(
+    numbers: Sequence[Fraction], stay: Sequence[bool], attempts: int, rng: random.Random
+) -> Iterator[list[Fraction]]:
+    """Numbers of the same kind and in the same order of size, equal ones apart or not: those of so many attempts."""
+    places = range(len(numbers))
+    order = [(one, other) for one, other in permutations(places, 2) if numbers[one] < numbers[other]]
+    for _ in range(attempts):
+        drawn = [number if stays else similar_number(number, rng) for number, stays in zip(numbers, stay, strict=True)]
+        if all(drawn[one] < drawn[other] for one, other in order):
+            yield drawn
+
+
+def similar_number(number: Fraction, rng: random.Random) -> Fraction:
+    """A number of about the same size, as round and with as many decimals."""
+    unit = _unit(number)
+    units = number / unit
+    low, high = units / SPREAD, max(units * SPREAD, Fraction(SMALL))
+    return max(2, round(float(low) * (float(high) / float(low)) ** rng.random())) * unit
+
+
+def _unit(number: Fraction) -> Fraction:
+    """The power of ten that a number is a multiple of, ten times or more where it is whole."""
+    unit = Fraction(1)
+    while number % unit:
+        unit /= 10
+    while number % (unit * 10) == 0 and number >= 100 * unit:
+        unit *= 10
+    return unit
+
+
+def same_kind(first: Fraction, second: Fraction) -> bool:
+    """Whether both are positive and, like each other, whole or exact decimals."""
+    return min(first, second) > 0 and (first.denominator == 1) == (second.denominator == 1) and _short(second)
+
+
+def _short(number: Fraction) -> bool:
+    """Whether two decimals hold a number."""
+    written = decimal(number)
+    return written is not None and len(written.partition(".")[2]) <= 2
+
+
+def other_names(text: str, rng: random.Random) -> str:
+    """The text with other names of people in the place of those that are known, each for one."""
+    present = {word.lower() for word in _LETTERS.findall(text)}
+    renamed: dict[str, str] = {}
+    for names in NAMES:
+        own = sorted(present & names)
+        renamed.update(zip(own, rng.sample(sorted(names - present), len(own)), strict=True))
+    return _LETTERS.sub(lambda word: _in_case(word[0], renamed.get(word[0].lower())), text)
+
+
+def _in_case(word: str, name: str | None) -> str:
+    if name is None:
+        return word
+    return name if word.islower() else name.title()
 
 
 # --- one more step ---------------------------------------------------------------------------------------------------
@@ -147,13 +224,13 @@ def _problem(name: str, told: Told) -> Problem:
 def _give(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
     if left < 4:
         return None
-    given, other = Fraction(rng.randint(2, int(left) - 2)), _somebody_else(who, rng)
+    given, other = Fraction(rng.randint(2, int(left) - 2)), _another_name(who, rng)
     text = f"Then {who} gives {given} of the {things} to {other}. How many {things} does {who} have left?"
     return text, "-", given
 
 
 def _get(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction]:
-    more, other = Fraction(rng.randint(2, max(12, int(left)))), _somebody_else(who, rng)
+    more, other = Fraction(rng.randint(2, max(12, int(left)))), _another_name(who, rng)
     text = f"Then {other} gives {who} {more} more {things}. How many {things} does {who} have now?"
     return text, "+", more
 
@@ -188,7 +265,7 @@ def _divisors(number: Fraction) -> list[int]:
     return [size for size in range(2, 13) if number % size == 0 and number > size]
 
 
-def _somebody_else(who: str, rng: random.Random) -> str:
+def _another_name(who: str, rng: random.Random) -> str:
     return rng.choice(sorted(name for names in NAMES for name in names if name != who.lower())).title()
 
 
@@ -205,17 +282,17 @@ class _Allowed:
         return self._known[one]
 
 
-def _longer(told: Told, rng: random.Random, allowed: Callable[[str], bool]) -> Told:
+def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]) -> Variant:
     """The problem with one more step, by chance and where it asks how many things a person has; else unchanged."""
-    asked, left = _OWNED.search(told.text), told.steps[-1].result
+    asked, left = _OWNED.search(variant.text), variant.steps[-1].result
     if asked is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
-        return told
+        return variant
     more = rng.choice(_MORE)(asked["who"], asked["things"], left, rng)
     if more is None:
-        return told
+        return variant
     question, operation, number = more
-    text = told.text[: asked.start()] + question
-    return Told(text, (*told.steps, mawps.step(left, operation, number))) if allowed(text) else told
+    text = variant.text[: asked.start()] + question
+    return Variant(text, (*variant.steps, mawps.step(left, operation, number))) if allowed(text) else variant
 
 
 TASK = Generated(
@@ -224,6 +301,5 @@ TASK = Generated(
     splits=("train",),
     load=problems,
     source=mawps.TASK.sources["train"],
-    verdict=boxed(equal),
-    latex=as_written,
+    **mathematical(equal),
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tyler.tasks.benchmarks.jsonl import boxed_solution, equal
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, after_thought
-from tyler.tasks.task import Source, Task, as_written, boxed, either_way
+from tyler.tasks.task import Source, Task, mathematical
 
 _COLUMNS = ("generations", "is_reasoning_complete", "correctness_math_verify")
 
@@ -65,8 +65,6 @@ TASK = Task(
         )
     },
     problem=problem,
-    verdict=boxed(equal),
-    same=either_way(equal),
-    latex=as_written,
+    **mathematical(equal),
     aliases=("openr1math", "openr1math220k"),
 )

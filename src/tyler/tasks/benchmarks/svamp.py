@@ -15,7 +15,7 @@ import re
 from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Source, Task, as_written, boxed, either_way
+from tyler.tasks.task import Source, Task, mathematical
 from tyler.tasks.word_problems import published_number, readable, written
 
 TYPES = ("Addition", "Subtraction", "Multiplication", "Common-Division")
@@ -58,7 +58,5 @@ TASK = Task(
     title="SVAMP",
     sources={"test": Source(files=("svamp.json", "SVAMP.json"), hub_id="tongyx361/svamp", num_rows=1000)},
     problem=problem,
-    verdict=boxed(equal),
-    same=either_way(equal),
-    latex=as_written,
+    **mathematical(equal),
 )

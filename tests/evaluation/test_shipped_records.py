@@ -1,0 +1,38 @@
+"""What the shipped model answered, as a stranger finds it: recounted, graded again, and read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tyler.cli.main import main
+from tyler.evaluation.store import read_records
+
+
+@pytest.fixture
+def folders(root: Path, tmp_path: Path) -> list[Path]:
+    """The committed answers of `smollm2-tyler` without its operators and with them, in a place that may be written."""
+    names = ("never", "operators")
+    return [shutil.copytree(root / "docs" / "results" / "smollm2-skill" / name, tmp_path / name) for name in names]
+
+
+def test_one_command_recounts_what_the_page_says(
+    root: Path, folders: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "--compare", *map(str, folders)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    page = " ".join((root / "docs" / "results" / "README.md").read_text().split())
+    right = [sum(one.correct for one in read_records(folder)) for folder in folders]
+    assert right == [245, 242] and "mawps 501 48.9% 48.3% -0.6 -4.0 to +2.8" in printed
+    assert "solves 242 with operators" in page and "245 without any" in page and "−0.6 (−4.0 to +2.8)" in page
+
+
+def test_one_command_grades_the_answers_again_and_their_texts_can_be_read(
+    folders: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in folders:
+        assert main(["grade", str(folder), "--no-math-verify"]) == 0
+        assert "graded 501 answers" in (printed := capsys.readouterr().out) and ": 0 verdicts changed" in printed
+        assert all("\\boxed{" in (one.text or "") for one in read_records(folder) if one.correct)
