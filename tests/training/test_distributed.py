@@ -21,6 +21,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from tyler.engine.weight_watch import WeightWatch
 
 import tiny
 from documents import commands, steps
@@ -30,7 +31,6 @@ from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.engine.request import Request
 from tyler.engine.trajectory import Trajectory
-from tyler.engine.weight_watch import WeightWatch
 from tyler.modeling.additions import of_policy, of_synthesizer
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks.problem import Verdict
