@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import yaml
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, OptionalFile, OptionalNumber, RouterName, last_part, router_of
-from tyler.evaluation.options import Loading
+from tyler.cli.options import ModelName, last_part
+from tyler.evaluation.options import Loading, OptionalFile, OptionalNumber, RouterName, router_of
 
 if TYPE_CHECKING:
     from tyler.serving.settings import ServerSettings

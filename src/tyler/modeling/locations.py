@@ -66,7 +66,7 @@ def near(path: Path) -> Path | None:
 
 
 def holds_runs(folder: Path) -> bool:
-    """Whether a folder holds runs, as `runs/` does; the working directory does not count."""
+    """Whether a folder holds runs, as `runs/` does; the current folder does not count."""
     return folder != Path() and folder.is_dir() and any(is_run(one) for one in folder.iterdir() if one.is_dir())
 
 
