@@ -307,7 +307,7 @@ class EvaluationRequest:
         if self.server.endpoint and ignored:
             raise ValueError(f"{ignored[0]} needs a MODEL that is loaded here; omit it with --endpoint")
         _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
-        if answering.sampling.greedy and answering.sampling.filters:
+        if answering.sampling.greedy and (answering.sampling.top_k or answering.sampling.top_p < 1):
             raise ValueError(
                 "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
             )
