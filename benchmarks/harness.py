@@ -193,26 +193,21 @@ class Report:
     machine: dict[str, Any] = field(default_factory=lambda: machine())
     started: float = field(default_factory=time.perf_counter)
 
-    def add(self, found: Iterable[Timing | Figure]) -> None:
-        for one in found:
-            if isinstance(one, Timing):
-                self.timings.append(one)
-            else:
-                self.figures.append(one)
+    def add(self, results: Iterable[Timing | Figure]) -> None:
+        for result in results:
+            results_alike: list[Any] = self.timings if isinstance(result, Timing) else self.figures
+            results_alike.append(result)
 
     def content(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
+        given = vars(self.arguments).items()
         return {
             "benchmark": self.benchmark,
-            "options": {
-                name: value
-                for name, value in vars(self.arguments).items()
-                if not (name == "json" or isinstance(value, Path))
-            },
+            "options": {name: value for name, value in given if name != "json" and not isinstance(value, Path)},
             "machine": self.machine | {"load_at_the_end": os.getloadavg()[0]},
             "took_seconds": time.perf_counter() - self.started,
-            "timings": [asdict(one) for one in self.timings],
-            "figures": [asdict(one) for one in self.figures],
+            "timings": [asdict(timing) for timing in self.timings],
+            "figures": [asdict(figure) for figure in self.figures],
         }
 
     def publish(self, path: Path | None) -> None:
@@ -227,16 +222,10 @@ class Report:
 def machine() -> dict[str, Any]:
     """What the numbers depend on besides the code."""
     facts = environment()
-    return {
-        "processor": facts["processor"],
-        "cores": facts["cores"],
-        "threads": facts["threads"],
+    kept = ("processor", "cores", "threads", "cuda", "python", "packages", "time")
+    return {key: facts[key] for key in kept} | {
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cuda": facts["cuda"],
-        "python": facts["python"],
-        "packages": facts["packages"],
-        "time": facts["time"],
         "load_at_the_start": os.getloadavg()[0],
     }
 

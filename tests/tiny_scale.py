@@ -6,7 +6,7 @@ import sys
 
 from tyler.cli.main import main
 from tyler.experiments.cells import Questions
-from tyler.experiments.scales import SCALES, Lengths, Scale, mini_domains
+from tyler.experiments.scales import SCALES, Scale, mini_domains
 
 TINY = Scale(
     name="tiny",
@@ -15,7 +15,6 @@ TINY = Scale(
     sequential="mini",
     tasks={"eval": Questions("mini", "eval", 4, 24), "harder": Questions("mini", "harder", 3, 24)},
     seeds=(42,),
-    lengths=Lengths(45, 60, 24),
     common=(
         *("stage1.steps=2", "stage1.batch_size=2", "stage2.steps=2", "stage2.batch_size=1", "stage2.max_new_tokens=16"),
         *("stage2.calibration.num_problems=2", "grpo.group_size=2", "sft.steps=2", "sft.batch_size=2"),

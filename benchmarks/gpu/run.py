@@ -23,15 +23,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rehearse", action="store_true", help="little of everything, on a CPU")
     folder = ROOT / "build" / "gpu"
     parser.add_argument("--carried", type=Path, default=folder / "carried", help="the folder that pack.sh made")
-    parser.add_argument(
-        "--work", type=Path, default=folder / "work", help="results and models, by which a part goes on"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=os.environ.get("OUT"),
-        help="where results are published after each step; by default $OUT, or the working folder",
-    )
+    parser.add_argument("--work", type=Path, default=folder / "work", help="results and models, to go on from")
+    published = "where results are published after each step; by default $OUT, or the working folder"
+    parser.add_argument("--output", type=Path, default=os.environ.get("OUT"), help=published)
     parser.add_argument("--minutes", type=float, help=f"no step begins or goes on after so many; by default {MINUTES}")
     parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="these steps, done or not")
     return parser
@@ -45,11 +39,7 @@ def unpack(carried: Path, site: Path) -> None:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
             done.touch()
-    paths = [
-        str(ROOT / "src"),
-        str(ROOT / "benchmarks"),
-        *(str(ROOT / folder) for folder in ("", "tests", "tests/training")),
-    ]
+    paths = [str(ROOT / folder) for folder in ("src", "benchmarks", "", "tests", "tests/training")]
     paths += [str(site)] * site.exists()
     sys.path[:1] = paths
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

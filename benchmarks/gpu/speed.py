@@ -33,7 +33,6 @@ from tyler.training.traces import Trace
 SHAPE = "Qwen/Qwen3-4B"
 COPIED = 2**32
 """Bytes of the copy that shows the bandwidth."""
-ROUNDS, REHEARSED_ROUNDS = 3, 1
 CALLS = 8
 """Over which the time of a call is taken."""
 SAME = 0.1
@@ -52,20 +51,17 @@ class Amounts:
     new_tokens: int
     rows: tuple[int, ...]
     contexts: tuple[int, ...]
+    rounds: int
+    """How often each way is timed."""
 
 
-FULL = Amounts(8, 728, 4, 128, 64, (1, 8, 64), (128, 4096))
-LITTLE = Amounts(2, 48, 2, 16, 6, (1, 2), (32, 64))
+FULL = Amounts(8, 728, 4, 128, 64, (1, 8, 64), (128, 4096), rounds=3)
+LITTLE = Amounts(2, 48, 2, 16, 6, (1, 2), (32, 64), rounds=1)
 
 
 def amounts(setup: Setup) -> Amounts:
     """What is asked for, or a little where it is only tried."""
     return LITTLE if setup.rehearse else FULL
-
-
-def rounds(setup: Setup) -> int:
-    """How often each way is timed."""
-    return REHEARSED_ROUNDS if setup.rehearse else ROUNDS
 
 
 def steps(setup: Setup) -> list[Step]:
@@ -128,7 +124,7 @@ def fine_tuning(setup: Setup) -> Iterator[Finding]:
         "transformers + peft": lambda: plain_step(model, batch, 1),
     }
     learned = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
-    yield from trained("SFT", ways, learned, batch, rounds(setup))
+    yield from trained("SFT", ways, learned, batch, amounts(setup).rounds)
 
 
 def first_stage(setup: Setup) -> Iterator[Finding]:
@@ -140,7 +136,7 @@ def first_stage(setup: Setup) -> Iterator[Finding]:
         "tyler": lambda: [trainer.accumulate(batch)],
         "transformers + peft": lambda: [full_graph(model, [example], num_targets(batch)) for example in batch],
     }
-    yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch, rounds(setup))
+    yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch, amounts(setup).rounds)
 
 
 def examples(setup: Setup) -> list[Example]:
@@ -215,7 +211,9 @@ def decoding(rows: int, setup: Setup) -> Iterator[Finding]:
     for way, peak in peaks.items():
         yield from memory_figure(f"{rows} rows", way, peak)
     fitting = {way: work for way, work in ways.items() if peaks[way] is not None}
-    yield from compete([Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")], rounds(setup), warmups=0)
+    yield from compete(
+        [Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")], amounts(setup).rounds, warmups=0
+    )
 
 
 def requests(given: Amounts, rows: int, calls: int) -> list[Request]:
@@ -250,7 +248,7 @@ def call(context: int, setup: Setup) -> Iterator[Finding]:
         return lambda: [engine.run([Request([5] * context, router, max_new_tokens=40 + calls)])]
 
     ways = {f"{calls} calls": answer(calls) for calls in (0, 1, CALLS + 1)}
-    timings = compete([Contest(f"40 tokens at {context:,}", ways)], rounds(setup))
+    timings = compete([Contest(f"40 tokens at {context:,}", ways)], amounts(setup).rounds)
     yield from timings
     without, one_call, all_calls = (statistics.median(timing.seconds) for timing in timings)
     yield Figure(f"a call at {context:,}", "the first, which reads all of it", 1e3 * (one_call - without), "ms")

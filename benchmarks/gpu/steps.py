@@ -6,7 +6,6 @@ published. A part that was cut off goes on with the first step that is not done;
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
@@ -26,8 +25,6 @@ import torch
 from harness import Figure, Timing, machine, note, tables
 from tyler.runs import signals
 from tyler.runs.atomic_files import atomic_write
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,6 @@ class Results:
         self.steps[name] = {
             "outcome": outcome,
             "seconds": round(seconds, 3),
-            "source": source_digest(),
             "checks": [asdict(check) for check in checks],
             "timings": [asdict(finding) for finding in findings if isinstance(finding, Timing)],
             "figures": [asdict(finding) for finding in findings if isinstance(finding, Figure)],
@@ -159,14 +155,6 @@ class Results:
         self.setup.output.mkdir(parents=True, exist_ok=True)
         atomic_write(self.setup.output / self.path.name, text)
         atomic_write((self.setup.output / self.path.name).with_suffix(".md"), page(content))
-
-
-def source_digest() -> str:
-    """The hash of the source that a step ran: `src` and this folder."""
-    digest = hashlib.sha256()
-    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def page(content: dict[str, Any]) -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from tyler.experiments import declared
 from tyler.experiments.cells import Sources
 from tyler.experiments.experiment import markdown
-from tyler.experiments.outputs import provenance
 from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read
-from tyler.experiments.reproduction import Reproduction
+from tyler.experiments.reproduction import Reproduction, provenance
 from tyler.experiments.scales import SCALES
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

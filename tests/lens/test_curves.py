@@ -1,11 +1,10 @@
-"""Curves: for people a picture, for the terminal a line of blocks."""
+"""Training curves as pictures of a page."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from tyler.lens.curves import BLOCKS, INK, blocks, operators_of, panels, save_png, series, sketch, smoothed, svg
+from tyler.lens.curves import INK, panels, series, smoothed, svg
 
 METRICS = [
     {"step": 0, "calibration/elsewhere": 0.01},
@@ -28,38 +27,6 @@ def test_a_series_is_where_the_metric_was_logged() -> None:
     assert series(METRICS, "stage2/reward") == ([1, 2, 3, 4], [0.1, 0.2, 0.1 * 3, 0.4])
     assert series(METRICS, "greedy/accuracy") == ([2], [0.3])
     assert series(METRICS, "stage2/nothing") == ([], [])
-
-
-def test_operators_are_those_of_the_log() -> None:
-    assert operators_of(METRICS) == ["global", "state"]
-
-
-def test_blocks_go_from_the_lowest_value_to_the_highest() -> None:
-    assert blocks([0, 1, 2, 3, 4, 5, 6, 7], 8) == BLOCKS
-    assert blocks([7, 0], 8) == BLOCKS[-1] + BLOCKS[0]
-    assert blocks([3.0, 3.0, 3.0], 8) == BLOCKS[0] * 3
-
-
-def test_more_values_than_columns_are_averaged() -> None:
-    assert blocks([0, 0, 0, 7, 7, 7], 2) == BLOCKS[0] + BLOCKS[-1]
-    assert blocks([0, 2, 1, 1, 2, 0, 9, 9], 4) == BLOCKS[0] * 3 + BLOCKS[-1]
-    for count in range(1, 150):
-        assert len(blocks(list(range(count)), 48)) == min(48, count)
-
-
-def test_the_sketch_has_a_line_for_every_curve_with_its_ends() -> None:
-    lines = sketch(METRICS).splitlines()
-    assert [line.split("  ")[0] for line in lines] == [
-        "reward", "success", "invocations", "invocations global", "invocations state",
-    ]  # fmt: skip
-    assert lines[0].endswith("0.10 → 0.40") and lines[2].endswith("4.00 → 1.00")
-    assert sketch([]) == ""
-
-
-def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    save_png(METRICS, tmp_path / "curves.png", "Stage 2", 5)
-    content = (tmp_path / "curves.png").read_bytes()
-    assert content.startswith(b"\x89PNG") and len(content) > 10_000
 
 
 def test_reward_and_success_are_apart_and_only_what_was_logged_is_drawn() -> None:

@@ -21,17 +21,17 @@ from tyler.lens import tables as lens_tables
 from tyler.lens.block import (
     TOGETHER,
     carried,
-    compared,
     distinctive,
     effect,
     enough,
+    places_of,
     read_block,
     read_blocks,
     read_together,
 )
 from tyler.lens.interventions import NAMED, REPLACEMENTS, Blocks, before, blocks_of, replacements, synthesized
 from tyler.lens.rescoring import Gap, Rescored, boxed_actions, differences, kept_answers, rescore, with_block
-from tyler.lens.survey import STATEMENTS, Estimate, Survey, bootstrap, count, survey
+from tyler.lens.survey import MOVED, STATEMENTS, Estimate, Survey, bootstrap, count, survey
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import PAPER_OPERATORS
@@ -74,30 +74,9 @@ def test_a_pass_over_many_answers_is_that_over_each(model: Tyler, typed: list[Tr
     asked = [(answer, index) for answer in typed for index in range(answer.num_invocations)]
     for (answer, index), found in zip(asked, rescore(model, asked), strict=True):
         alone = Rescored.of(model, answer, index)
-        assert found.places == alone.places and torch.equal(found.tokens, alone.tokens)
+        assert found.actions == alone.actions and torch.equal(found.tokens, alone.tokens)
         assert torch.allclose(found.logprobs, alone.logprobs, atol=1e-3)
         assert torch.allclose(found.at_block, alone.at_block, atol=1e-3)
-
-
-def test_what_is_before_a_block_is_read_once_and_the_same_comes_of_it(model: Tyler, typed: list[Trajectory]) -> None:
-    for answer in typed[:3]:
-        for index in (0, answer.num_invocations - 1):
-            latents = answer.latents[index]
-            blocks = [latents, latents * 0, *(latents[:size] for size in range(len(latents))), typed[3].latents[0]]
-            found = Gap(model, answer, index).filled(blocks)
-            for one, block in zip(found, blocks, strict=True):
-                plain = Rescored.of(model, with_block(answer, index, block), index)
-                assert one.places == plain.places and torch.equal(one.tokens, plain.tokens)
-                assert torch.allclose(one.logprobs, plain.logprobs, atol=1e-3)
-                assert torch.allclose(one.at_block, plain.at_block, atol=1e-3)
-
-
-def test_a_prompt_of_one_token_has_nothing_to_share() -> None:
-    tyler = tiny.tyler("qwen3")
-    (answer,) = tyler.engine().run([Request([3], router=AtBoundaries(), max_new_tokens=12)])
-    found = Gap(tyler, answer, 0).filled([answer.latents[0][:0]])
-    plain = Rescored.of(tyler, with_block(answer, 0, answer.latents[0][:0]), 0)
-    assert found[0].places == plain.places and torch.equal(found[0].logprobs, plain.logprobs)
 
 
 def test_the_actions_of_a_box_write_what_stands_in_it(model: Tyler, typed: list[Trajectory]) -> None:
@@ -162,7 +141,7 @@ def test_an_effect_is_its_sums(model: Tyler, answers: list[Trajectory]) -> None:
     truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
     other = Rescored.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
     found = effect(truth, other, boxed)
-    rows = list(zip(truth.logprobs, other.logprobs, truth.tokens.tolist(), truth.places, strict=True))
+    rows = list(zip(truth.logprobs, other.logprobs, truth.tokens.tolist(), truth.actions, strict=True))
     divergence = sum(float(p.exp() * (p - q)) for one, two, _, _ in rows for p, q in zip(one, two, strict=True))
     assert found.divergence == pytest.approx(divergence / len(rows), rel=1e-3, abs=1e-6)
     assert found.loss == pytest.approx(sum(float(one[y] - two[y]) for one, two, y, _ in rows), abs=1e-4)
@@ -231,7 +210,7 @@ def test_tokens_that_half_of_the_others_have_are_not_ones_own(answers: list[Traj
 
 
 def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[Trajectory]) -> None:
-    receiver, donor = answers[0], next(one for one in answers[1:] if compared(model, answers[0], 0, one))
+    receiver, donor = answers[0], next(one for one in answers[1:] if places_of(Gap(model, answers[0], 0), one))
     truth = Rescored.of(model, receiver, 0)
     silent = Rescored.of(model, with_block(receiver, 0, receiver.latents[0] * 0), 0)
     found = carried(Gap(model, receiver, 0), truth, silent, [donor])
@@ -252,7 +231,7 @@ def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[T
 
 def test_a_block_carries_nothing_over_into_its_own_answer(model: Tyler, answers: list[Trajectory]) -> None:
     truth = Rescored.of(model, answers[0], 0)
-    donor = next(one for one in answers[1:] if compared(model, answers[0], 0, one))
+    donor = next(one for one in answers[1:] if places_of(Gap(model, answers[0], 0), one))
     lent = with_block(donor, 0, answers[0].latents[0])
     found = carried(Gap(model, answers[0], 0), truth, truth, [lent])
     assert found is not None and found.moved == pytest.approx(0, abs=1e-4) and found.noise == 0
@@ -262,7 +241,8 @@ def test_a_block_carries_nothing_over_into_its_own_answer(model: Tyler, answers:
 # -------------------------------------------------------------------------------------------------- many problems
 
 
-LEAN, MEAN, OF_PROBLEM = "Does the answer lean on it?", "Does its mean do more than no block?", "Is it of its problem?"
+DEPENDS, MEAN = "Does the answer depend on it?", "Does its mean do more than no block?"
+OF_PROBLEM = "Does it depend on its problem?"
 LEARNED, READ = "Does it do what an untrained operator does not?", "Can what follows be read from it?"
 
 
@@ -274,10 +254,10 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("once")
 def test_the_lens_finds_what_the_study_found_by_hand(model: Tyler) -> None:
-    """On mini answers lean on global's block, and its mean keeps most of what it does."""
+    """On mini answers depend on global's block, and its mean keeps most of what it does."""
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=12)]
     one = survey(model, problems, max_new_tokens=160).operators["global"]
-    assert one.tested[LEAN].verdict == one.tested[MEAN].verdict == one.tested[LEARNED].verdict == "yes"
+    assert one.tested[DEPENDS].verdict == one.tested[MEAN].verdict == one.tested[LEARNED].verdict == "yes"
     assert one.kept is not None and 0.5 < one.kept.low <= one.kept.mean <= one.kept.high < 1
 
 
@@ -297,7 +277,7 @@ def test_decoded_again_zeros_are_worse_than_nothing_and_means_keep_most(
 
 @pytest.mark.usefixtures("once")
 def test_nothing_shows_where_nothing_was_trained() -> None:
-    """Every score of untrained operators is near its control; only that answers lean on them has none in it."""
+    """Every score of untrained operators is near its control; only that answers depend on them has none in it."""
     torch.manual_seed(0)
     model = Tyler.start(Backbone.load("mini"), PAPER_OPERATORS)
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=16)]
@@ -306,16 +286,18 @@ def test_nothing_shows_where_nothing_was_trained() -> None:
     for name in ("global", "procedure", "state"):
         one = found.operators[name]
         assert one.tested[OF_PROBLEM].verdict == one.tested[READ].verdict == "not clear"
-        assert abs(one.tested[LEARNED].mean) < 0.2, "nats, where an answer leans on a block with one to three"
-        assert abs(one.carried["moved"].mean - one.carried["noise"].mean) < 0.05 * one.carried["whole"].mean
-        assert abs(one.readable["own"].mean - one.readable["other problem"].mean) < 0.05
-    assert found.operators["global"].tested[LEAN].verdict == "yes"
+        assert abs(one.tested[LEARNED].mean) < 0.2, "nats, where an answer depends on a block by one to three"
+        moved, noise, whole = (one.measured[f"{MOVED} {how}"].mean for how in ("by its block", "by noise", "in all"))
+        assert abs(moved - noise) < 0.05 * whole
+        own, other = (one.measured[f"readable latents{whose}"].mean for whose in ("", " of other problem"))
+        assert abs(own - other) < 0.05
+    assert found.operators["global"].tested[DEPENDS].verdict == "yes"
 
 
 def test_blocks_of_one_problem_are_averaged_first(model: Tyler, answers: list[Trajectory]) -> None:
     one, other, *_ = [read_block(model, answers[0], 0, answers[1:], torch.Generator().manual_seed(s)) for s in (0, 1)]
     alone = read_blocks(model, answers[1], answers[2:])[0]
-    found = count([[one, other], [alone]]).operators["global"].effects["noise"]["loss"]
+    found = count([[one, other], [alone]]).operators["global"].measured["loss with noise"]
     first = (one.effects["noise"].loss + other.effects["noise"].loss) / 2
     assert (found.mean, found.count) == (pytest.approx((first + alone.effects["noise"].loss) / 2), 2)
 
@@ -371,9 +353,9 @@ def test_a_page_has_every_number_of_the_tables(tmp_path: Path, capsys: pytest.Ca
     command = ["lens", "mini-tyler", "--split", "dev", "--count", "6"]
     assert main.main([*command, "--page", str(page), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["num_problems"] == 6 and set(told["operators"]["global"]["tested"]) == {s.question for s in STATEMENTS}
+    assert told["num_problems"] == 6 and set(told["operators"]["global"]["tested"]) == {*STATEMENTS}
     html = page.read_text()
-    loss = told["operators"]["global"]["effects"]["zeros"]["loss"]
+    loss = told["operators"]["global"]["measured"]["loss with zeros"]
     assert f"{loss['mean']:.2f} ({loss['low']:.2f} to {loss['high']:.2f})" in html
     assert "http" not in html.replace("http-equiv", "")
     assert main.main([*command[:2], PROBLEMS[0], *command[2:], "--page", str(page)]) == 0
@@ -438,10 +420,10 @@ def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, le
     content = json.dumps(lens_page["surveys"](file)[name].to_dict())
     read = json.loads(content, object_hook=lambda item: {key: item[key] for key in item if item[key] or key != "p"})
     assert read == {key: told[key] for key in Survey.__dataclass_fields__}, "records that are older have no p"
-    for statement in STATEMENTS:
-        tested = [one["tested"].get(statement.question) for one in told["operators"].values()]
+    for question in STATEMENTS:
+        tested = [one["tested"].get(question) for one in told["operators"].values()]
         cells = [lens_tables.verdict(Estimate(**one) if one else None) for one in tested]
-        assert f"| {' | '.join([statement.question, *cells])} |" in text
+        assert f"| {' | '.join([question, *cells])} |" in text
     for replacement, share in told["decoded"].items():
         row = next(line for line in text.splitlines() if line.startswith(f"| {replacement} | 0."))
         assert lens_tables.estimated(Estimate(**share)) in row

@@ -80,7 +80,6 @@ def test_a_checkpoint_keeps_the_adapters_of_its_backbone(plain: Path, skills: li
 
 
 def test_bfloat16_adapters_are_read(plain: Path, skills: list[Path]) -> None:
-    from safetensors.torch import load_file, save_file
 
     file = skills[0] / "adapter_model.safetensors"
     save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file)
@@ -117,49 +116,6 @@ def test_an_adapter_outside_the_checkpoint_is_refused(
     file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="give the path of a folder inside the checkpoint"):
         Tyler.from_pretrained(str(tmp_path / "kept"))
-
-
-JOIN = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "join_adapters.py"))
-
-
-def random_adapter(folder: Path, seed: int, rank: int, alpha: int) -> Path:
-    draw = torch.Generator().manual_seed(seed)
-    folder.mkdir()
-    shapes = {"q.lora_A.weight": (rank, 12), "q.lora_B.weight": (10, rank)}
-    save_file({name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}, folder / JOIN["TENSORS"])
-    (folder / JOIN["CONFIG"]).write_text(json.dumps({"r": rank, "lora_alpha": alpha}))
-    return folder
-
-
-def change(folder: Path) -> torch.Tensor:
-    config, tensors = json.loads((folder / JOIN["CONFIG"]).read_text()), load_file(folder / JOIN["TENSORS"])
-    scale: float = config["lora_alpha"] / config["r"]
-    return tensors["q.lora_B.weight"].double() @ tensors["q.lora_A.weight"].double() * scale
-
-
-@pytest.mark.parametrize(
-    ("rank", "dtype", "off"), [(2, "float16", 1e-3), (5, "float16", 1e-3), (5, "float8_e4m3fn", 0.06)]
-)
-def test_joined_adapters_are_the_best_of_their_rank(
-    rank: int,
-    dtype: str,
-    off: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folders = [random_adapter(tmp_path / "one", 1, 3, 6), random_adapter(tmp_path / "two", 2, 2, 8)]
-    joined = tmp_path / "joined"
-    options = ["--rank", str(rank), "--dtype", dtype, "--output", str(joined)]
-    monkeypatch.setattr("sys.argv", ["join", *map(str, folders), *options])
-    JOIN["main"]()
-    u, values, vh = torch.linalg.svd(change(folders[0]) + change(folders[1]))
-    best = (u[:, :rank] * values[:rank]) @ vh[:rank]
-    rounding = float((change(joined) - best).norm() / best.norm())
-    assert 0 < rounding < off
-    kept = float(values[:rank].square().sum() / values.square().sum())
-    printed = capsys.readouterr().out
-    assert f"rank {rank}: {kept:.1%} of the squares" in printed and f"{dtype}: off by {rounding:.2%}" in printed
 
 
 def test_what_ships_has_matrices_in_eight_bits_and_loads_as_they_are_written(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_start_that_was_killed_at_once_can_be_repeated(tmp_path: Path) -> None
 def test_replacing_a_run_drops_what_it_wrote_and_keeps_what_is_somebody_elses(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 4)
-    for name in ("curves.png", "report.html", "notes.txt"):
+    for name in ("report.html", "notes.txt"):
         (tmp_path / name).touch()
     with Run.create(tmp_path, "new: true\n", replace=True) as run:
         assert run.latest_checkpoint() is None

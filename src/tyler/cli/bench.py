@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, OptionalFolder, answerer_of
-from tyler.evaluation.options import Decoding, Placement
+from tyler.cli.options import ModelName, load_reasoner
+from tyler.evaluation.options import Decoding, OptionalFolder, Placement
 
 if TYPE_CHECKING:
     from tyler.engine.request import Request
@@ -50,7 +50,7 @@ def bench(
     problems = load_problems(task, path=data, count=count)
     sampling = decoding.sampling
     with loading(model):
-        answerer = answerer_of(model, decoding, placement)
+        answerer = load_reasoner(model, decoding, placement).answerer()
     requests = [answerer.request(problem.prompt, sampling) for problem in problems]
     _answers(answerer, requests[:1], 1)
     _print_header(model, answerer, task, problems, placement.device)

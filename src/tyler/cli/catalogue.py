@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import OptionalFile, Overrides
+from tyler.cli.options import Overrides
+from tyler.evaluation.options import OptionalFile
 
 if TYPE_CHECKING:
     from tyler.evaluation.folders import AnyRun

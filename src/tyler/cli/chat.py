@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 from tyro.conf import arg
 
-from tyler.cli.options import ModelName, last_part
+from tyler.cli.options import ModelName, load_reasoner
 from tyler.evaluation.options import Decoding, Loading
 
 DEFAULT, LOADED = Decoding(), Loading()
@@ -24,32 +24,14 @@ def chat(
         model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
             fetch), a folder, a GGUF file or a Hub id.
     """
-    router, bound, sampling = decoding.routed, loading.bytes, decoding.sampling
-    engine = loading.engine_choice
-    from typing import cast
-
     from tyler.cli.conversation import Conversation, run
-    from tyler.reasoners import registry
     from tyler.reasoners.reasoner import AnswerSettings, Servable
 
-    settings = AnswerSettings(sampling, decoding.max_new_tokens)
-    loaded = registry.load(
-        model,
-        loading.method,
-        loading.method_set,
-        name=last_part(model),
-        backbone=loading.backbone,
-        device=loading.device,
-        dtype=loading.dtype,
-        router=router,
-        budget=decoding.budget,
-        max_new_tokens=decoding.max_new_tokens,
-        memory=bound,
-        engine=engine,
-    )
+    settings = AnswerSettings(decoding.sampling, decoding.max_new_tokens)
+    reasoner = load_reasoner(model, decoding, loading).reasoner
     if sys.stdin.isatty():
         import readline  # noqa: F401  # arrow keys and a history of what was typed
 
         print("/help lists the commands, Ctrl-D ends")
-    talk = Conversation(cast(Servable, loaded.reasoner), settings, memory=bound)
+    talk = Conversation(cast(Servable, reasoner), settings, memory=loading.bytes)
     run(talk, lambda: input("> " if sys.stdin.isatty() else ""))

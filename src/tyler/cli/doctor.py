@@ -120,17 +120,14 @@ def _device() -> Finding:
         return Finding("device", cards, "any backbone that fits its memory")
     if torch.backends.mps.is_available():
         return Finding("device", "Apple GPU (mps)", "--device mps takes it; no test has run on one yet")
-    return Finding(
-        "device", f"CPU ({platform.machine()})", "mini trains in minutes; 1.5B and up decode slowly", ok=False
-    )
+    processor = f"CPU ({platform.machine()})"
+    return Finding("device", processor, "mini trains in minutes; 1.5B and up decode slowly", ok=False)
 
 
 def _dtypes() -> Finding:
     if torch.cuda.is_available():
-        bfloat16 = torch.cuda.is_bf16_supported()
-        return Finding(
-            "dtypes", f"float32, bfloat16 {'native' if bfloat16 else 'emulated'}", "memory and speed", bfloat16
-        )
+        native = torch.cuda.is_bf16_supported()
+        return Finding("dtypes", f"float32, bfloat16 {'native' if native else 'emulated'}", "memory and speed", native)
     capability = torch.backends.cpu.get_cpu_capability()
     return Finding("dtypes", f"float32; bfloat16 runs, {capability} kernels", "use float32 on this CPU")
 
@@ -144,9 +141,8 @@ def _threads(facts: dict[str, Any]) -> Finding:
 def _memory() -> Finding:
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
-        return Finding(
-            "GPU memory", f"{free / GIB:.0f} of {total / GIB:.0f} GiB free", "backbone size, slots, batch size"
-        )
+        amount = f"{free / GIB:.0f} of {total / GIB:.0f} GiB free"
+        return Finding("GPU memory", amount, "backbone size, slots, batch size")
     memory = psutil.virtual_memory()
     amount = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
     return Finding("memory", amount, "backbone size (4 bytes a weight), slots, batch size", memory.available > 2 * GIB)
@@ -164,10 +160,10 @@ def _sandbox() -> Finding:
 
 def _fetched() -> Finding:
     origins = {name: provenance(name) for name in FETCHABLE}
-    origins_named = (f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items())
-    return Finding(
-        "fetched", ", ".join(origins_named), "real models by name; `tyler fetch NAME` brings one", all(origins.values())
+    named = ", ".join(
+        f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items()
     )
+    return Finding("fetched", named, "real models by name; `tyler fetch NAME` brings one", all(origins.values()))
 
 
 def _hub() -> Finding:

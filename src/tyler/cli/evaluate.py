@@ -10,8 +10,15 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
-from tyler.cli.options import OptionalFolder
-from tyler.evaluation.options import Answering, EndpointOptions, EvaluationRequest, Matching, Questions, flags_of
+from tyler.evaluation.options import (
+    Answering,
+    EndpointOptions,
+    EvaluationRequest,
+    Matching,
+    OptionalFolder,
+    Questions,
+    flags_of,
+)
 from tyler.tasks.task import GradeOptions
 
 logger = logging.getLogger(__name__)

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import (
+from tyler.cli.options import ModelName
+from tyler.evaluation.options import (
     Dtype,
-    ModelName,
     OptionalBackbone,
     OptionalBytes,
     OptionalDevice,
+    OptionalFile,
     OptionalFolder,
     RouterName,
     memory_of,
     router_of,
 )
-from tyler.presentation import as_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
-    from tyler.engine.trajectory import Trajectory
-    from tyler.lens.block import Reading
-    from tyler.lens.survey import Survey
+    from tyler.lens.tables import Table
     from tyler.model import Tyler
 
 
@@ -48,7 +44,7 @@ def lens(
     backbone: OptionalBackbone = None,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
-    page: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
+    page: OptionalFile = None,
 ) -> None:
     """Put the latent blocks of an answer under the lens: what can be read from them, and what replacing them changes.
 
@@ -76,7 +72,9 @@ def lens(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another place")
-    asking = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
+    decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
+    from rich.console import Console
+
     from tyler.model import Tyler
     from tyler.runs.atomic_files import atomic_write
     from tyler.tasks import load_problems
@@ -86,84 +84,67 @@ def lens(
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
     if question:
-        seen = seen_in(loaded, model, question, problems, seed, asking)
+        view = answer_view(loaded, model, question, problems, seed, decoding)
     else:
         described = f"{len(problems)} of {task}{f', {split}' if split else ''}"
-        seen = surveyed(loaded, model, described, problems, seed, asking)
-    show(seen, json_)
+        view = survey_view(loaded, model, described, problems, seed, decoding)
+    if json_:
+        Console().print_json(data=view.json)
+    else:
+        Console().print(view.heading, *map(terminal_table, view.tables))
     if page is not None:
-        atomic_write(page, seen.page)
+        atomic_write(page, view.page)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The result in three formats: a page of HTML, JSON, and text for a terminal."""
+class View:
+    """The result in three formats: a page of HTML, plain data for JSON, and tables for a terminal."""
 
     page: str
-    json: str
-    tables: list[RenderableType]
+    json: Any
+    heading: str | Text
+    tables: Sequence[Table]
 
 
-def seen_in(loaded: Tyler, name: str, question: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
+def answer_view(
+    loaded: Tyler, name: str, question: str, problems: list[str], seed: int, decoding: Mapping[str, Any]
+) -> View:
     """The blocks of one answer, beside those of the answers to some problems."""
+    from tyler.lens import tables
     from tyler.lens.block import read_blocks
-    from tyler.lens.tables import answer_page
+    from tyler.presentation import as_html, as_text
 
-    answer, *others = loaded.solve([question, *problems], **asking)
+    answer, *others = loaded.solve([question, *problems], **decoding)
     readings = read_blocks(loaded, answer, others, seed)
-    content = json.dumps([reading.to_dict() for reading in readings])
-    return Seen(answer_page(name, question, answer, readings), content, answer_tables(answer, readings))
+    every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
+    page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
+    content = [reading.to_dict() for reading in readings]
+    return View(page, content, as_text(answer.text, answer.invocations), every[:2])
 
 
-def surveyed(
-    loaded: Tyler, name: str, described: str, problems: list[str], seed: int, asking: Mapping[str, Any]
-) -> Seen:
+def survey_view(
+    loaded: Tyler, name: str, described: str, problems: list[str], seed: int, decoding: Mapping[str, Any]
+) -> View:
     """The blocks of many answers, counted."""
     import tyler
-    from tyler.lens.survey import survey
-    from tyler.lens.tables import survey_page
-
-    result = survey(loaded, problems, seed=seed, **asking)
-    content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
-    return Seen(survey_page(name, described, result), json.dumps(content), survey_tables(result))
-
-
-def show(seen: Seen, as_json: bool) -> None:
-    """Print what was seen."""
-    from rich.console import Console
-
-    console = Console()
-    if as_json:
-        console.print_json(seen.json)
-        return
-    for part in seen.tables:
-        console.print(part)
-
-
-def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[RenderableType]:
-    """An answer with its operators, and two rows for each of its blocks."""
-    from tyler.lens.tables import LOSSES, block_rows, loss_rows
-
-    tables = [tabled(loss_rows(readings), LOSSES), tabled(block_rows(readings), "what is in them")]
-    return [as_text(answer.text, answer.invocations), *tables]
-
-
-def survey_tables(result: Survey) -> list[RenderableType]:
-    """What is tested, what each replacement costs, and what else was counted: the tables of the page but its last."""
     from tyler.lens import tables
+    from tyler.lens.survey import survey
 
-    *shown, _ = tables.survey_tables(result)
-    over = f"over {result.num_problems} problems, with 95% intervals"
-    return [over, *(tabled(table["rows"], table["title"]) for table in shown)]
+    result = survey(loaded, problems, seed=seed, **decoding)
+    facts = {"model": name, "problems": described, "answers with operators": str(result.num_problems)}
+    content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
+    every = tables.survey_tables(result)
+    heading = f"over {result.num_problems} problems, with 95% intervals"
+    return View(tables.page(facts, every), content, heading, every[:-1])
 
 
-def tabled(rows: Sequence[Sequence[str]], title: str) -> Table:
-    """Rows of text as a table, the heads first."""
+def terminal_table(table: Table) -> RichTable:
+    """A table for a terminal."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(*rows[0], title=title or None, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for row in rows[1:]:
-        table.add_row(*map(Text, row))
-    return table
+    shown = RichTable(*table.rows[0], title=table.title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for row in table.rows[1:]:
+        shown.add_row(*map(Text, row))
+    return shown

@@ -28,21 +28,12 @@ from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate, grade
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
-from tyler.cli.options import (
-    ConfigName,
-    Dtype,
-    Folder,
-    ModelName,
-    OptionalBackbone,
-    OptionalDevice,
-    OptionalFile,
-    Overrides,
-    load_settings,
-)
+from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, load_settings
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
 from tyler.cli.train import METHODS, STAGES, train
+from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice, OptionalFile
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from types import TracebackType
+from traceback import walk_tb
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Phase:
-    """A part of a command's work, found by the functions that were at it: `code` is how their full names begin."""
+class Phase(NamedTuple):
+    """A part of a command's work, known by the functions that were running: `code` is how their full names begin.
+
+    `settings` are what to change in a config, `options` what to change where a command takes none.
+    """
 
     name: str
     code: tuple[str, ...]
     settings: str
-    """What to change in a config."""
-    options: str
-    """What to change where a command takes no config."""
+    options: str = ""
 
 
-LOADING = "load fewer bytes: --dtype bfloat16, a smaller model, or another --device"
-SMALLER = "a smaller LoRA (lora.rank), backbone.dtype bfloat16, or a smaller backbone"
 DECODING = Phase(
     "while answers were decoded",
     ("tyler.engine.",),
@@ -31,41 +28,34 @@ LEARNING = Phase(
     "in a training step",
     ("tyler.training.", "tyler.reasoners."),
     "lower micro_batch_size or micro_batch_tokens in the command's section, or set gradient_checkpointing: true",
-    "",
 )
 PHASES = (
     DECODING,
     Phase(
         "while the model was loaded",
         ("tyler.modeling.backbone.Backbone.load", "tyler.model.Tyler.from_pretrained", "tyler.model.Tyler.start"),
-        SMALLER,
-        LOADING,
+        "a smaller LoRA (lora.rank), backbone.dtype bfloat16, or a smaller backbone",
+        "load fewer bytes: --dtype bfloat16, a smaller model, or another --device",
     ),
-    Phase(
-        "while psi was calibrated",
-        ("tyler.training.calibration",),
-        "lower stage2.calibration.num_problems",
-        "",
-    ),
+    Phase("while psi was calibrated", ("tyler.training.calibration",), "lower stage2.calibration.num_problems"),
     LEARNING,
 )
-"""The first whose code was at work."""
+"""The first whose code was running."""
 
 WITH_CONFIG = ("quickstart", "train", "plan")
 
 
 def out_of_memory(command: str, error: BaseException) -> str:
     """The refusal of a command that ran out of memory: what was said, in which phase, and what to do."""
-    phase = phase_of(error)
-    reason = str(first_cause(error)).strip().partition("\n")[0]
+    phase, configured = phase_of(error), command in WITH_CONFIG
     where = f" {phase.name}" if phase else ""
-    configured = command in WITH_CONFIG
+    reason = str(first_cause(error)).strip().partition("\n")[0]
     advice = [part.settings if configured else part.options for part in ([phase] if phase else [DECODING, LEARNING])]
-    whole = "; ".join(part for part in advice if part) or DECODING.options
-    plan = "`tyler plan CONFIG` says how much each phase needs, and which settings make it fit on which device."
+    whole = "; ".join(filter(None, advice)) or DECODING.options
+    plan = " `tyler plan CONFIG` says how much each phase needs, and which settings make it fit on which device."
     return (
         f"tyler {command} ran out of memory{where}{f': {reason}' if reason else ''}\n"
-        f"{whole[0].upper()}{whole[1:]}.{f' {plan}' if configured else ''}"
+        f"{whole[0].upper()}{whole[1:]}.{plan if configured else ''}"
     )
 
 
@@ -77,14 +67,7 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def phase_of(error: BaseException) -> Phase | None:
-    """The phase in which an error came up."""
-    names = list(functions_of(error.__traceback__))
+    """The phase in which an error came up, by the functions that it came through."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    names = [f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}" for frame in frames]
     return next((phase for phase in PHASES if any(name.startswith(phase.code) for name in names)), None)
-
-
-def functions_of(traceback: TracebackType | None) -> Iterator[str]:
-    """The full names of the functions that an error came through."""
-    while traceback is not None:
-        code = traceback.tb_frame
-        yield f"{code.f_globals.get('__name__', '')}.{code.f_code.co_qualname}"
-        traceback = traceback.tb_next

@@ -9,43 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from tyler.evaluation.options import (
-    Dtype,
-    OptionalBackbone,
-    OptionalBytes,
-    OptionalDevice,
-    OptionalFile,
-    OptionalFolder,
-    OptionalNumber,
-    RouterName,
-    memory_of,
-    router_of,
-)
+from tyler.evaluation.options import Decoding, Loading, Placement
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
-    from tyler.evaluation.options import Decoding, Placement
-    from tyler.reasoners.registry import Answerer
-
-__all__ = [
-    "ConfigName",
-    "Dtype",
-    "Folder",
-    "ModelName",
-    "Overrides",
-    "RouterName",
-    "OptionalBackbone",
-    "OptionalBytes",
-    "OptionalDevice",
-    "OptionalFile",
-    "OptionalFolder",
-    "OptionalNumber",
-    "answerer_of",
-    "last_part",
-    "load_settings",
-    "memory_of",
-    "router_of",
-]
+    from tyler.reasoners.registry import Loaded
 
 ConfigName = Annotated[Positional[str], arg(metavar="CONFIG")]
 ModelName = Annotated[Positional[str], arg(metavar="MODEL")]
@@ -60,13 +28,14 @@ def load_settings(config: str, overrides: Sequence[str]) -> Config:
     return load_config(config, overrides)
 
 
-def answerer_of(model: str, decoding: Decoding, placement: Placement, stop: Sequence[str] = ()) -> Answerer:
-    """What answers for a saved model or a backbone, as a command's arguments say. Raises as `registry.load`."""
+def load_reasoner(model: str, decoding: Decoding, placement: Placement) -> Loaded:
+    """A saved model or a backbone under its own method or the one that is named. Raises as `registry.load`."""
     from tyler.reasoners import registry
 
-    loaded = registry.load(
+    return registry.load(
         model,
-        name=model,
+        *((placement.method, placement.method_set) if isinstance(placement, Loading) else ()),
+        name=last_part(model),
         router=decoding.routed,
         budget=decoding.budget,
         max_new_tokens=decoding.max_new_tokens,
@@ -76,7 +45,6 @@ def answerer_of(model: str, decoding: Decoding, placement: Placement, stop: Sequ
         memory=placement.bytes,
         engine=placement.engine_choice,
     )
-    return loaded.answerer(stop)
 
 
 def last_part(model: str) -> str:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -19,12 +18,10 @@ from rich.text import Text
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
-from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.html_report import save
-from tyler.evaluation.options import Answering, Questions
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import Report, table
-from tyler.lens.curves import save_png, sketch
+from tyler.lens.run_report import write as write_page
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
@@ -48,7 +45,7 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     started = time.perf_counter()
     console = Console()
     config = configure(seed, scale)
-    show_shipped(console, config)
+    show_answer(console, config, Tyler.from_pretrained("mini-tyler", dtype=config.backbone.dtype))
     say_how_long(console, config)
     plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=config.prompt)
     synthesized = stage1.run(config, output=output / "stage1", replace=True)
@@ -58,20 +55,13 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
         measure(config, "Tyler Stage 1", synthesized, AtBoundaries()),
         measure(config, "Tyler Stage 2", tuned, Learned()),
     ]
-    title = "The mini backbone and both stages of Tyler"
-    save(reports, output / "evaluation", title, settings_shown(config), facts(config))
-    metrics = read_jsonl(output / "stage2" / "metrics.jsonl")
-    for stage, budget in (("stage1", None), ("stage2", config.grpo.budget)):
-        save_png(read_jsonl(output / stage / "metrics.jsonl"), output / f"{stage}.png", f"mini, {stage}", budget)
-    show(console, config, reports, sketch(metrics), tuned)
+    settings = config.model_dump(mode="json", include={"backbone", "evaluation", "decoding"})
+    save(reports, output / "evaluation", "The mini backbone and both stages of Tyler", settings)
+    write_page([output])
+    console.print()
+    console.print(table(reports, f"mini, {config.evaluation.split} problems, greedy decoding"))
+    show_answer(console, config, tuned)
     say_where(console, output, time.perf_counter() - started)
-
-
-def show_shipped(console: Console, config: Config) -> None:
-    """An answer of the shipped model, before a model like it is trained."""
-    (problem,) = load_problems("mini", config.evaluation.split, count=1)
-    model = Tyler.from_pretrained("mini-tyler", dtype=config.backbone.dtype)
-    show_answer(console, problem.prompt, model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens))
 
 
 def say_how_long(console: Console, config: Config) -> None:
@@ -116,9 +106,11 @@ def silence() -> Iterator[None]:
             logging.disable(logging.NOTSET)
 
 
-def show_answer(console: Console, question: str, answer: Trajectory) -> None:
+def show_answer(console: Console, config: Config, model: Tyler) -> None:
     """A problem and its answer, with the operators in their places."""
-    console.print(Panel(Text(question), title="a problem", title_align="left"))
+    (problem,) = load_problems("mini", config.evaluation.split, count=1)
+    answer = model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens)
+    console.print(Panel(Text(problem.prompt), title="a problem", title_align="left"))
     title = "its answer; operators are silent and shown here"
     console.print(Panel(answer.__rich__(), title=title, title_align="left"))
 
@@ -141,57 +133,18 @@ def configure(seed: int, scale: float) -> Config:
 
 def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     """Greedy Pass@1 on the fixed evaluation set."""
-    (problems,) = Questions.of(config.evaluation).problems().values()
-    answering = Answering.of(config.decoding)
-    reasoner = TylerReasoner(
-        name,
-        model,
-        answering.sampling,
-        router=router,
-        budget=answering.budget,
-        max_new_tokens=answering.max_new_tokens,
-        slots=answering.slots,
-        memory=answering.bytes,
-    )
+    decoding, problems = config.decoding, load_problems("mini", config.evaluation.split, count=config.evaluation.count)
+    reasoner = TylerReasoner(name, model, router=router, max_new_tokens=decoding.max_new_tokens, slots=decoding.slots)
     return evaluate(reasoner, problems)
-
-
-def facts(config: Config) -> dict[str, str]:
-    """What stands at the top of the report."""
-    questions = Questions.of(config.evaluation)
-    return {
-        "problems": questions.description(questions.problems()),
-        "answers": f"greedy, Pass@1, at most {config.decoding.max_new_tokens} actions each",
-    }
-
-
-def settings_shown(config: Config) -> dict[str, Any]:
-    """The settings that the report shows: what was trained for how long, and how it answers."""
-    chosen = config.model_dump(mode="json", include={"backbone", "evaluation", "decoding"})
-    steps = {"stage1": config.stage1.steps, "stage2": config.stage2.steps}
-    return {**chosen, "steps": steps, "seed": config.stage2.seed}
-
-
-def show(console: Console, config: Config, reports: list[Report], curves: str, model: Tyler) -> None:
-    """The table, the curves, and one answer with its operators in place."""
-    console.print()
-    console.print(table(reports, f"mini, {config.evaluation.split} problems, greedy decoding"))
-    console.print()
-    console.print(Text("Stage 2, first step to last", style="bold"))
-    console.print(Text(curves))
-    problem = load_problems(config.evaluation.task, config.evaluation.split, count=1)[0]
-    trajectory = model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens)
-    console.print()
-    show_answer(console, problem.prompt, trajectory)
 
 
 def say_where(console: Console, output: Path, seconds: float) -> None:
     """Where everything is, and what to run next."""
     lines = [
         f"\nDone in {seconds / 60:.1f} minutes. Everything is in {output}:",
+        "  report.html              the curves of both stages, the table, and every answer",
         "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl.gz, checkpoints/",
-        "  evaluation/report.html   the table, by family too, and answers; every answer in answers.parquet beside it",
-        "  stage1.png  stage2.png   the curves of both stages",
+        "  evaluation/              the answers, in answers.parquet, and a page of their own",
         "\nNext:",
         f'  tyler solve {output}/stage2 "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"',
         f"  tyler eval {output}/stage2 --task mini --split harder",

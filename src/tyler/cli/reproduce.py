@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import OptionalBytes, OptionalFolder, memory_of
-from tyler.evaluation.options import EngineOptions
+from tyler.evaluation.options import EngineOptions, OptionalBytes, OptionalFolder, memory_of
 
 if TYPE_CHECKING:
-    from tyler.experiments.cells import Sources
     from tyler.experiments.reproduction import Reproduction
     from tyler.experiments.scales import Scale
-    from tyler.tasks.task import GradeOptions
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 """Where the checkout that this is run from keeps the records of earlier studies, whatever the working directory."""
@@ -78,34 +75,39 @@ def reproduce(
         engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on
             the native one.
     """
+    from tyler.experiments import listing, smoke
     from tyler.experiments.cells import sources_in
-    from tyler.experiments.reproduction import with_seeds
+    from tyler.experiments.reproduction import Reproduction, with_seeds
     from tyler.experiments.scales import scale_named
     from tyler.tasks.task import GradeOptions
 
     sources = replace(sources_in(data), engine=engine.engine_choice)
-    output = output or Path("runs") / f"reproduce-{scale}"
-    reproduction = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
+    output, chosen = output or Path("runs") / f"reproduce-{scale}", with_seeds(scale_named(scale), seeds)
+    libraries = earlier_records(earlier)
+    reproduction = Reproduction(possible(names, chosen), chosen, output, sources, libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
-    bound = memory_of(memory)
     if instead.smoke and not instead.dry_run:
         raise ValueError("--smoke is a dry run; give --dry-run too")
     if instead.smoke:
-        from tyler.experiments.smoke import run as rehearse
+        smoke.run(reproduction, data, options)
+    elif instead.render:
+        known = reproduction.known()
+        for part in (reproduction, *studies_beside(reproduction)):
+            part.report(known)
+            say_where(part)
+    elif instead.dry_run:
+        listing.show_cells(reproduction, hardware)
+    elif instead.trace:
+        listing.show_trace(reproduction, instead.trace)
+    else:
+        check_code(reproduction, allow_code_execution)
+        reproduction.run(options, memory_of(memory))
+        say_where(reproduction)
 
-        rehearse(reproduction, data, options)
-        return
-    if not show_instead(instead, reproduction, hardware):
-        carry_out(reproduction, options, bound)
 
-
-def reproduction_of(
-    names: tuple[str, ...], scale: Scale, output: Path, sources: Sources, earlier: Path
-) -> Reproduction:
-    """The experiments of these names at a scale, beside what records of earlier studies there are."""
-    from tyler.experiments import declared
+def earlier_records(earlier: Path) -> tuple[Path, ...]:
+    """The folders of records of earlier studies. Raises ValueError without any, unless that is what was said."""
     from tyler.experiments.records import folders_of_records
-    from tyler.experiments.reproduction import Reproduction
 
     libraries = folders_of_records(earlier)
     if not libraries and earlier != NO_RECORDS:
@@ -113,27 +115,22 @@ def reproduction_of(
             f"{earlier} holds no earlier records; give --earlier DIR with some, or --earlier none: then every model is "
             "trained here"
         )
-    return Reproduction(possible(declared.chosen(names), "all" in names, scale), scale, output, sources, libraries)
+    return libraries
 
 
-def show_instead(instead: Instead, reproduction: Reproduction, hardware: str) -> bool:
-    """Show what was asked for in place of running the cells; whether anything was."""
-    if instead.render:
-        known = reproduction.known()
-        for part in (reproduction, *studies_beside(reproduction)):
-            part.report(known)
-            say_where(part)
-    elif instead.dry_run:
-        from tyler.experiments.listing import show_cells
+def possible(names: Sequence[str], scale: Scale) -> list[str]:
+    """The experiments that are asked for and that a scale has. Raises ValueError for one that is not there, or that
+    the scale has not, unless all were asked for."""
+    from tyler.experiments import declared
 
-        show_cells(reproduction, hardware)
-    elif instead.trace:
-        from tyler.experiments.listing import show_trace
-
-        show_trace(reproduction, instead.trace)
-    else:
-        return False
-    return True
+    experiments = {name: declared.find(name) for name in declared.chosen(tuple(names))}
+    there = [name for name, experiment in experiments.items() if experiment.entries(scale)]
+    if missing := [name for name in experiments if name not in there]:
+        lacking = f"scale {scale.name!r} has no {', '.join(missing)}"
+        if "all" not in names:
+            raise ValueError(f"{lacking}; it has {', '.join(there) or 'the others'}")
+        print(f"{lacking}; the others follow")
+    return there
 
 
 def studies_beside(reproduction: Reproduction) -> list[Reproduction]:
@@ -143,40 +140,20 @@ def studies_beside(reproduction: Reproduction) -> list[Reproduction]:
 
     if set(reproduction.names) != set(declared.names()):
         return []
-    studies = []
-    for scale in SCALES.values():
-        if names := [name for name in declared.studies() if declared.find(name).entries(scale)]:
-            studies.append(replace(reproduction, names=names, scale=scale))
-    return studies
+    every = {name: declared.find(name) for name in declared.studies()}
+    at_scale = [(scale, [name for name in every if every[name].entries(scale)]) for scale in SCALES.values()]
+    return [replace(reproduction, names=names, scale=scale) for scale, names in at_scale if names]
 
 
-def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
-    """The experiments that a scale has. Raises ValueError for one that it has not, unless all were asked for."""
-    from tyler.experiments import declared
-
-    there = [name for name in names if declared.find(name).entries(scale)]
-    if missing := [name for name in names if name not in there]:
-        lacking = f"scale {scale.name!r} has no {', '.join(missing)}"
-        if not every:
-            raise ValueError(f"{lacking}; it has {', '.join(there) or 'the others'}")
-        print(f"{lacking}; the others follow")
-    return there
-
-
-def carry_out(reproduction: Reproduction, options: GradeOptions, memory: int | None = None) -> None:
-    """Run and report."""
-    from tyler.experiments.cells import check_weights
+def check_code(reproduction: Reproduction, allowed: bool) -> None:
+    """Raise ValueError where programs of the model would have to run, and may not."""
     from tyler.tasks import find_task
 
-    cells = reproduction.cells()
-    running = [cell.questions.task for cell in cells if find_task(cell.questions.task).runs_code]
-    if running and not options.allow_code_execution:
+    tasks = [cell.questions.task for cell in reproduction.cells() if find_task(cell.questions.task).runs_code]
+    if tasks and not allowed:
         raise ValueError(
-            f"{running[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
+            f"{tasks[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
-    check_weights(reproduction.scale.name, cells, reproduction.sources)
-    reproduction.run(options, memory)
-    say_where(reproduction)
 
 
 def say_where(reproduction: Reproduction) -> None:

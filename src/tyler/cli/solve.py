@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, OptionalFile, answerer_of
+from tyler.cli.options import ModelName, load_reasoner
 from tyler.evaluation import options
+from tyler.evaluation.options import OptionalFile
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
@@ -80,7 +81,7 @@ def solve(
     _check(question, decoding, printing, files)
     sampling = decoding.sampling
     with loading(model):
-        answerer = answerer_of(model, decoding, placement, decoding.stop)
+        answerer = load_reasoner(model, decoding, placement).answerer(decoding.stop)
     if files.input is not None and files.answers is not None:
         _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
         return

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.logs import is_first_process, quietly
-from tyler.cli.options import ConfigName, OptionalFolder, OptionalNumber, Overrides, load_settings
+from tyler.cli.logs import quietly
+from tyler.cli.options import ConfigName, Overrides, load_settings
+from tyler.evaluation.options import OptionalFolder, OptionalNumber
 from tyler.reasoners.table import TRAININGS
 
 if TYPE_CHECKING:
@@ -116,20 +117,8 @@ def _carry_out(
     with quietly(quiet):
         logger.info("%s, in %s: loading ...", title, output)
         train()
-        if is_first_process():  # which writes the run
-            _draw(title, output)
         for line in _closing(title, output, following):
             logger.info("%s", line)
-
-
-def _draw(title: str, output: Path) -> None:
-    """The curves of the run, as a picture in its folder."""
-    from tyler.lens.curves import save_png
-    from tyler.runs.catalogue import TrainingRun
-    from tyler.runs.run import CURVES
-
-    run = TrainingRun(output)
-    save_png(run.metrics, output / CURVES, f"{title}, {run.step} steps", run.budget)
 
 
 def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:

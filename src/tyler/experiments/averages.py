@@ -15,41 +15,29 @@ from tyler.evaluation.statistics import middle95, resampled
 from tyler.experiments.cells import ACCURACY
 from tyler.experiments.experiment import MISSING, Measured, Results, Table, entry_of, in_order
 
-FILE = "published.yaml"
 DECIMALS = 2
 """To which the paper rounds its accuracies."""
-DAGGER = "†"
-"""Marks a printed accuracy that no k of n is."""
+DRAWS = 2000
+
+
+# --- the paper's numbers ----------------------------------------------------------------------------------------------
 
 
 @cache
 def contents() -> dict[str, Any]:
-    """The file as it is."""
-    text = (files("tyler.experiments") / FILE).read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
-
-
-@cache
-def numbers() -> dict[tuple[str, str, str, str], float]:
-    """Every printed number by table, group, row and column."""
-    return {
-        (table, group, row, column): value
-        for table, content in contents().items()
-        if table != "problems"
-        for group, rows in content["rows"].items()
-        for row, values in rows.items()
-        for column, value in zip(content["columns"], values, strict=True)
-        if value is not None
-    }
+    """The paper's numbers by table (published.yaml)."""
+    text = (files("tyler.experiments") / "published.yaml").read_text(encoding="utf-8")
+    tables: dict[str, Any] = yaml.safe_load(text)
+    return tables
 
 
 def shown(table: str, group: str, row: str, column: str, form: str = ".2f") -> str:
     """One printed number, with a dagger where no count of right answers gives it; empty where the paper has none."""
-    found, problems = numbers().get((table, group, row, column)), contents()["problems"]
-    if found is None:
+    problems, columns = contents()["problems"], contents()[table]["columns"]
+    values = contents()[table]["rows"].get(group, {}).get(row)
+    if values is None or column not in columns or (number := values[columns.index(column)]) is None:
         return ""
-    return f"{found:{form}}{DAGGER if column in problems and not is_share(found, problems[column]) else ''}"
+    return f"{number:{form}}{'†' if column in problems and not is_share(number, problems[column]) else ''}"
 
 
 def is_share(percent: float, count: int, decimals: int = DECIMALS) -> bool:
@@ -63,7 +51,12 @@ def is_share(percent: float, count: int, decimals: int = DECIMALS) -> bool:
     return f"{percent:.{decimals}f}" in printed
 
 
-DRAWS = 2000
+def with_paper(text: str, published: str) -> str:
+    """Ours, and the paper's in brackets where it has one."""
+    return f"{text} [{published}]" if published else text
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
 
 
 def accuracy(entry: Mapping[str, Any] | None) -> float | None:
@@ -71,17 +64,10 @@ def accuracy(entry: Mapping[str, Any] | None) -> float | None:
     return None if entry is None else 100 * sum(entry["k"]) / (entry["n"] * len(entry["k"]))
 
 
-def told(entry: Mapping[str, Any] | None, published: str = "") -> str:
+def share_text(entry: Mapping[str, Any] | None, published: str = "") -> str:
     """Per cent right, its 95% interval over problems, and the paper's in brackets."""
-    share = accuracy(entry)
-    if entry is None or share is None:
-        return with_paper(MISSING, published)
-    return with_paper(f"{share:.1f} ({entry['low']:.1f}–{entry['high']:.1f})", published)
-
-
-def with_paper(text: str, published: str) -> str:
-    """Ours, and the paper's in brackets where it has one."""
-    return f"{text} [{published}]" if published else text
+    text = MISSING if entry is None else f"{accuracy(entry):.1f} ({entry['low']:.1f}–{entry['high']:.1f})"
+    return with_paper(text, published)
 
 
 def accuracy_table(
@@ -91,9 +77,8 @@ def accuracy_table(
     columns = in_order(results, "column")
     rows = []
     for row in in_order(results, "row"):
-        shares = [
-            told(entry_of(results, group, row, column), shown(published, group, row, column)) for column in columns
-        ]
+        entries = {column: entry_of(results, group, row, column) for column in columns}
+        shares = [share_text(entry, shown(published, group, row, column)) for column, entry in entries.items()]
         ends = (
             with_paper(averaged(results, group, row, columns), shown(published, group, row, "Average")),
             with_paper(difference(results, group, row), shown(published, group, row, "Difference", "+.2f")),
@@ -103,38 +88,33 @@ def accuracy_table(
     return Table(name, caption, header, tuple(rows), ruled)
 
 
-def average(results: Results, group: str, row: str, columns: Sequence[str]) -> float | None:
-    """The unweighted mean over tasks, as the paper averages; None where one is missing."""
-    shares = [accuracy(entry_of(results, group, row, column)) for column in columns]
-    return None if None in shares else fmean(share for share in shares if share is not None)
-
-
-def average_interval(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float] | None:
-    """The 95% interval of an unweighted mean over tasks, in per cent; None where one is missing.
+def average(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float, float] | None:
+    """The unweighted mean over tasks in per cent, as the paper averages, and its 95% interval; None where one is
+    missing.
 
     Intervals (l, u) over problems of the shares p go together as l' = m - sqrt(sum (p - l)^2) / T and
     u' = m + sqrt(sum (u - p)^2) / T over T tasks of mean m (Newcombe 1998, Statistics in Medicine 17, 873-890).
     """
-    there = [one for column in columns if (one := entry_of(results, group, row, column)) is not None]
+    there = [entry for column in columns if (entry := entry_of(results, group, row, column)) is not None]
     if len(there) < len(columns):
         return None
-    shares = np.array([accuracy(one) for one in there])
-    low, high = np.array([(one["low"], one["high"]) for one in there]).T
+    shares = np.array([accuracy(entry) for entry in there])
+    low, high = np.array([(entry["low"], entry["high"]) for entry in there]).T
     below, above = (float(np.sqrt(((side - shares) ** 2).sum())) / len(columns) for side in (low, high))
     middle = float(shares.mean())
-    return middle - below, middle + above
+    return middle, middle - below, middle + above
 
 
 def averaged(results: Results, group: str, row: str, columns: Sequence[str]) -> str:
     """An unweighted mean over tasks with its interval, as text."""
-    mean, ends = average(results, group, row, columns), average_interval(results, group, row, columns)
-    return MISSING if mean is None or ends is None else f"{mean:.2f} ({ends[0]:.1f}–{ends[1]:.1f})"
+    mean = average(results, group, row, columns)
+    return MISSING if mean is None else "{:.2f} ({:.1f}–{:.1f})".format(*mean)
 
 
 def mean_of(results: Results, group: str, row: str, columns: Sequence[str], key: str) -> float | None:
     """The unweighted mean over tasks of another number of an entry, such as its seconds; None where one is missing."""
-    found = [entry_of(results, group, row, column) for column in columns]
-    return None if None in found else fmean(one[key] for one in found if one is not None)
+    entries = [entry_of(results, group, row, column) for column in columns]
+    return None if None in entries else fmean(entry[key] for entry in entries if entry is not None)
 
 
 def written(number: float | None, form: str) -> str:
@@ -144,7 +124,7 @@ def written(number: float | None, form: str) -> str:
 
 def held_against(base: str, measured: Sequence[Measured]) -> dict[str, Any]:
     """The findings of an experiment that holds its rows against one of them."""
-    return {"differences": differences([one for one in measured if one.entry.cells[0].measure == ACCURACY], base)}
+    return {"differences": differences([each for each in measured if each.entry.cells[0].measure == ACCURACY], base)}
 
 
 def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
@@ -153,26 +133,21 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
 
     Problems are drawn anew within each task, the same for both rows, and a problem counts by its share of seeds.
     """
-    found = []
-    by_row: dict[tuple[str, str], dict[str, list[float]]] = {}
-    asked: dict[tuple[str, str], set[str]] = {}
-    for one in measured:
-        asked.setdefault((one.entry.group, one.entry.row), set()).add(one.entry.column)
-        if shares := one.shares():
-            by_row.setdefault((one.entry.group, one.entry.row), {})[one.entry.column] = shares
-    for (group, row), tasks in by_row.items():
-        plain = by_row.get((group, base), {})
-        if row != base and plain.keys() == tasks.keys() == asked[group, row]:
-            found.append(
-                {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(plain.values()))}
-            )
-    return found
+    shares: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for each in measured:
+        shares.setdefault((each.entry.group, each.entry.row), {})[each.entry.column] = each.shares()
+    return [
+        {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(other.values()))}
+        for (group, row), tasks in shares.items()
+        if row != base and (other := shares.get((group, base), {})).keys() == tasks.keys()
+        if all(tasks.values()) and all(other.values())
+    ]
 
 
-def macro_difference(ours: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> dict[str, float]:
+def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, float]:
     """The difference of two macro averages in points, with its percentile interval."""
     source = np.random.default_rng(0)
-    gains = [np.asarray(one) - np.asarray(other) for one, other in zip(ours, plain, strict=True)]
+    gains = [np.asarray(own) - np.asarray(other) for own, other in zip(ours, theirs, strict=True)]
     low, high = middle95(np.mean([resampled(gain, DRAWS, source).mean(axis=1) for gain in gains], axis=0))
     middle = fmean(float(gain.mean()) for gain in gains)
     return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4)}
@@ -180,7 +155,7 @@ def macro_difference(ours: Sequence[Sequence[float]], plain: Sequence[Sequence[f
 
 def difference(results: Results, group: str, row: str) -> str:
     """A row's difference as text."""
-    for one in results["differences"]:
-        if (one["group"], one["row"]) == (group, row):
-            return f"{one['points']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
+    for finding in results["differences"]:
+        if (finding["group"], finding["row"]) == (group, row):
+            return f"{finding['points']:+.1f} ({finding['low']:+.1f} to {finding['high']:+.1f})"
     return MISSING

@@ -34,8 +34,10 @@ UNTRAINED = "backbone"
 ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
 """What is measured in a cell (`measures.py`). TEXTS is accuracy under another name: the first records of ACCURACY
 hold no texts, and what is read of texts has records of its own."""
-ALONE = (LATENCY,)
+TIMED_MEASURES = (LATENCY,)
 """Measures that decode one answer at a time."""
+NO_TRAINING = (UNTRAINED, "merge")
+"""Methods that train nothing."""
 SEEDED = tuple(Config().loops)
 """The sections whose seeds decide data order, draws and rollouts."""
 SECTIONS = {
@@ -52,22 +54,21 @@ ROLLED_OUT = ("stage2", "grpo")
 """Methods of training whose answers come from any engine."""
 ON_ANY_ENGINE = ("tyler", "cot")
 """Methods of decoding that need no engine in particular."""
-AT_FIRST = (*("group_size", "clip_range", "temperature", "updates_per_rollout", "advantage_epsilon", "scale_rewards"),)
-"""What an objective had when FORMAT came."""
-LATER = {
-    **{
-        name: list(field.default) if isinstance(field.default, tuple) else field.default  # as settings in JSON have it
-        for name, field in ObjectiveConfig.model_fields.items()
-        if name not in AT_FIRST
-    },
+FIRST_OBJECTIVE_FIELDS = {
+    "group_size", "clip_range", "temperature", "updates_per_rollout", "advantage_epsilon", "scale_rewards",
+}  # fmt: skip
+"""What an objective had when FORMAT was introduced."""
+DEFAULTS = Config().model_dump(mode="json")
+OPTIONAL_FIELDS = {
+    **{name: DEFAULTS["grpo"][name] for name in ObjectiveConfig.model_fields.keys() - FIRST_OBJECTIVE_FIELDS},
     "system": "",
     "max_skipped": OptimizationConfig.model_fields["max_skipped"].default,
-    "rewards": Config().model_dump(mode="json")["rewards"],
+    "rewards": DEFAULTS["rewards"],
 }
-"""Settings that came after FORMAT, with their defaults."""
-GONE = {"coalesce": None}
+"""Settings that are newer than FORMAT, with their defaults: only another value counts."""
+REMOVED_FIELDS = {"coalesce": None}
 """Settings of decoding that FORMAT had and the config no longer has; they changed nothing."""
-FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
+SPEED_ONLY_KEYS = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
 """Settings of a loop that change its speed or what is watched, not what is learned, but for what dropout draws."""
 
 
@@ -95,7 +96,7 @@ class Training:
     def identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
         """What decides the weights: the backbone, and each stage's method, problems and the settings it reads."""
         config = self.config(preset, seed)
-        stages = [one._own_identity(preset, seed, sources) for one in self.stages]
+        stages = [stage._own_identity(preset, seed, sources) for stage in self.stages]
         return {"format": FORMAT, "backbone": sources.fingerprint(config), "stages": stages}
 
     def _own_identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
@@ -110,9 +111,9 @@ class Training:
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
         if "decoding" in read:
-            read["decoding"] |= GONE | (sources.engine.settings() if self.method in ROLLED_OUT else {})
-        free = FREE if settings["decoding"]["engine"] != OWN_ENGINE else (*FREE, "engine", "engine_args")
-        return {"method": self.method, **without(as_first_named(read), free)}
+            read["decoding"] |= REMOVED_FIELDS | (sources.engine.settings() if self.method in ROLLED_OUT else {})
+        own_engine = ("engine", "engine_args") if settings["decoding"]["engine"] == OWN_ENGINE else ()
+        return {"method": self.method, **as_first_named(read, (*SPEED_ONLY_KEYS, *own_engine))}
 
 
 @dataclass(frozen=True)
@@ -160,35 +161,36 @@ class Sources:
         """The engine of a decoding: interventions and methods with an engine of their own have the native one."""
         return NATIVE if decoding.intervention or decoding.method not in ON_ANY_ENGINE else self.engine
 
-    def problems(self, asked: Questions) -> list[Problem]:
+    def problems(self, questions: Questions) -> list[Problem]:
         """The problems that are asked, in their order."""
-        path = self.path(asked.task, asked.split)
-        return load_problems(asked.task, asked.split, path=path, count=asked.count, seed=asked.seed)
+        path = self.path(questions.task, questions.split)
+        return load_problems(questions.task, questions.split, path=path, count=questions.count, seed=questions.seed)
 
     def path(self, task: str, split: str) -> str | None:
         """Where a split is read from; None for the Hub or a generator."""
-        place = self.data.get(task)
-        return f"{place}/{split}.jsonl" if place is not None and task == "jsonl" else place
+        location = self.data.get(task)
+        return f"{location}/{split}.jsonl" if location is not None and task == "jsonl" else location
 
     def placed(self, config: Config) -> list[str]:
         """Overrides that say where the files are of what a config trains on, watches and reports."""
-        found = []
+        overrides = []
         if path := self.path(config.data.task, config.data.split):
-            found.append(f"data.path={path}")
+            overrides.append(f"data.path={path}")
             if config.data.development is not None:
                 task = config.data.development.task or config.data.task
-                found.append(f"data.development.path={self.path(task, config.data.development.split)}")
+                overrides.append(f"data.development.path={self.path(task, config.data.development.split)}")
         if path := self.path(config.evaluation.task, config.evaluation.split):
-            found.append(f"evaluation.path={path}")
-        return found
+            overrides.append(f"evaluation.path={path}")
+        return overrides
 
-    def digest(self, asked: Questions) -> str:
+    def digest(self, questions: Questions) -> str:
         """The hash of the problems that are asked: of what a model reads, and what is right."""
-        if asked not in self.digests:
-            self.digests[asked] = digest(
-                (one.id, one.prompt, one.answer, one.instruction) for one in self.problems(asked)
+        if questions not in self.digests:
+            problems = self.problems(questions)
+            self.digests[questions] = digest(
+                (problem.id, problem.prompt, problem.answer, problem.instruction) for problem in problems
             )
-        return self.digests[asked]
+        return self.digests[questions]
 
     def learned(self, config: Config) -> str:
         """The hash of what the training problems of a config say, without those that it leaves out as held out.
@@ -198,11 +200,11 @@ class Sources:
         """
         training = config.training_set
         drops = config.data.on_overlap == "drop"
-        sets = [one for one in config.held_out_sets if drops or one.set_aside is not None]
+        sets = [each for each in config.held_out_sets if drops or each.set_aside is not None]
         key = (training, *sets)
         if key not in self.digests:
             problems = without_any(training.load(), read_held_out(sets))
-            self.digests[key] = digest(one.content() for one in problems)
+            self.digests[key] = digest(each.content() for each in problems)
         return self.digests[key]
 
     def dtype(self, config: Config) -> str:
@@ -268,29 +270,19 @@ def name_of(identity: dict[str, Any]) -> str:
 
 def digest(problems: Iterable[tuple[object, ...]]) -> str:
     """A hash of what problems say, in their order."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for content in problems:
-        found.update(json.dumps(content, ensure_ascii=False).encode())
-    return found.hexdigest()[:16]
+        hashed.update(json.dumps(content, ensure_ascii=False).encode())
+    return hashed.hexdigest()[:16]
 
 
-def as_first_named(settings: Any) -> Any:
-    """Settings as FORMAT names them: what came later counts where it is not at its default."""
+def as_first_named(settings: Any, dropped: Sequence[str]) -> Any:
+    """Nested settings as FORMAT names them: without some keys, and newer ones where they are not at their default."""
     if not isinstance(settings, dict):
         return settings
-    later = LATER | ({"scale_rewards": "group"} if "optimizer" in settings else {})
-    return {key: as_first_named(value) for key, value in settings.items() if key not in later or value != later[key]}
-
-
-def without(settings: Any, keys: Sequence[str]) -> Any:
-    """Nested settings without some keys."""
-    if isinstance(settings, dict):
-        return {key: without(value, keys) for key, value in settings.items() if key not in keys}
-    return settings
-
-
-OWN = "jsonl"
-"""The task of traces that no benchmark publishes; the folder of the data may hold some."""
+    optional = OPTIONAL_FIELDS | ({"scale_rewards": "group"} if "optimizer" in settings else {})
+    kept = {key: value for key, value in settings.items() if key not in optional or value != optional[key]}
+    return {key: as_first_named(value, dropped) for key, value in kept.items() if key not in dropped}
 
 
 def sources_in(folder: Path | None) -> Sources:
@@ -302,32 +294,18 @@ def sources_in(folder: Path | None) -> Sources:
         return Sources({})
     if not folder.is_dir():
         raise ValueError(f"--data {folder} is not a folder; give the folder with the tasks' official files")
-    return Sources({name: str(folder) for name in TASKS if name == OWN or has_files(name, folder)})
-
-
-def configs_of(cells: Sequence[Cell]) -> dict[str, Config]:
-    """The config of each preset that some cells use."""
-    presets = dict.fromkeys(cell.preset for cell in cells)
-    first = {preset: next(cell for cell in cells if cell.preset == preset) for preset in presets}
-    return {preset: cell.training.config(preset, cell.seed) for preset, cell in first.items()}
-
-
-def check_weights(scale: str, cells: Sequence[Cell], sources: Sources) -> None:
-    """Raise ValueError where a backbone of these cells cannot be had, before anything is run or written."""
-    for config in configs_of(cells).values():
-        try:
-            sources.fingerprint(config)
-        except (ValueError, OSError) as error:
-            raise ValueError(f"scale {scale!r} needs the weights of {config.backbone.id}: {error}") from error
+    return Sources({name: str(folder) for name in TASKS if name == "jsonl" or has_files(name, folder)})
 
 
 def is_at_hand(cell: Cell, sources: Sources) -> bool:
     """Whether a cell's name can be told without a network: its backbone and all its problems are on this machine."""
     config = cell.training.config(cell.preset, cell.seed)
-    place = fetched_folder(config.backbone.id) if config.backbone.id in FETCHABLE else Path(config.backbone.id)
-    asked = {(cell.questions.task, cell.questions.split)}
-    asked |= {(one.task, one.split) for one in (stage.config(cell.preset, 0).data for stage in cell.training.stages)}
-    return (config.backbone.id == MINI or place.exists()) and all(
+    backbone = fetched_folder(config.backbone.id) if config.backbone.id in FETCHABLE else Path(config.backbone.id)
+    splits = {(cell.questions.task, cell.questions.split)}
+    splits |= {
+        (data.task, data.split) for data in (stage.config(cell.preset, 0).data for stage in cell.training.stages)
+    }
+    return (config.backbone.id == MINI or backbone.exists()) and all(
         isinstance(find_task(task), Generated) or Path(sources.path(task, split) or "nowhere").exists()
-        for task, split in asked
+        for task, split in splits
     )

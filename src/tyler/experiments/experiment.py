@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +46,8 @@ def markdown(table: Table, note: Sequence[str]) -> str:
 def latex(table: Table, note: Sequence[str]) -> str:
     """A `table` environment that needs the package booktabs; the note is a comment above it."""
     body = []
-    for place, row in enumerate(table.rows):
-        body += [r"  \midrule"] * (place in table.ruled)
+    for index, row in enumerate(table.rows):
+        body += [r"  \midrule"] * (index in table.ruled)
         body.append(f"  {' & '.join(map(escaped, row))} \\\\")
     return "\n".join(
         [
@@ -100,7 +101,7 @@ class Entry:
     questions: Questions | None = None
 
     @property
-    def asked(self) -> Questions:
+    def evaluated(self) -> Questions:
         """What its answers are to."""
         return self.questions or self.cells[0].questions
 
@@ -113,13 +114,13 @@ class Measured:
     records: Mapping[int, tuple[str, Record]]
 
     @property
-    def found(self) -> list[Record]:
+    def all_records(self) -> list[Record]:
         return [record for _, record in self.records.values()]
 
     @property
     def answered(self) -> list[Record]:
         """The records that tell who is right."""
-        return [record for record in self.found if "outcomes" in record]
+        return [record for record in self.all_records if "outcomes" in record]
 
     def shares(self) -> list[float]:
         """Each problem's share of right answers over the seeds. Raises ValueError for records of other problems."""
@@ -137,63 +138,47 @@ class Measured:
         values = zip(record[column], record["families"], strict=True)
         return [value for value, family in values if not chosen or family in chosen]
 
+    def pooled(self, column: str) -> list[Any]:
+        """A column for the problems that count, of all seeds."""
+        return [value for record in self.answered for value in self.counting(record, column)]
+
     def counted(self) -> dict[str, Any]:
         """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
-        told: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
-        told |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
-        found = self.answered
-        if not found:
-            return told | ({"n": self.entry.asked.count} if self.records else {})
-        low, high = clustered(self.shares(), len(found))
-        tallies = [self.right(record) for record in found]
-        return told | {
-            "k": [sum(tally) for tally in tallies],
-            "n": len(tallies[0]),
+        entry: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
+        entry |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
+        if not self.answered:
+            return entry | ({"n": self.entry.evaluated.count} if self.records else {})
+        low, high = clustered(self.shares(), len(self.answered))
+        return entry | {
+            "k": [sum(self.right(record)) for record in self.answered],
+            "n": len(self.right(self.answered[0])),
             "low": round(100 * low, 4),
             "high": round(100 * high, 4),
-            "verdicts": dict(Counter(outcome for record in found for outcome in self.counting(record, "outcomes"))),
-            "visible": round(self.mean("visible", found), 3),
-            "latents": round(self.mean("latents", found), 3),
-            "calls": self.calls_per_answer(found),
-            **self.times(found),
+            "verdicts": dict(Counter(self.pooled("outcomes"))),
+            "visible": round(fmean(self.pooled("visible")), 3),
+            "latents": round(fmean(self.pooled("latents")), 3),
+            "calls": self.calls_per_answer(),
+            **self.times(),
         }
 
-    def mean(self, column: str, found: Sequence[Record]) -> float:
-        """The mean of a column over the problems that count, of all seeds."""
-        return fmean(value for record in found for value in self.counting(record, column))
-
-    def times(self, found: Sequence[Record]) -> dict[str, float | None]:
+    def times(self) -> dict[str, float | None]:
         """Mean seconds of an answer and of its synthesis, where answers were timed one by one; of a study's rows those
-        of decoding and training."""
+        of decoding and training, None where a record does not have them."""
         if self.entry.records:
-            return {key: mean_if_kept(key, found) for key in ("decoding_seconds", "training_seconds")}
-        if self.entry.cells[0].measure != LATENCY:
-            return {}
-        return {key: round(self.mean(key, found), 6) for key in ("seconds", "synthesis_seconds")}
+            kept: dict[str, list[Any]] = {
+                key: [record.get(key) for record in self.answered] for key in ("decoding_seconds", "training_seconds")
+            }
+            return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
+        timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
+        return {key: round(fmean(self.pooled(key)), 6) for key in timed}
 
-    def calls_per_answer(self, found: Sequence[Record]) -> dict[str, float] | None:
+    def calls_per_answer(self) -> dict[str, float] | None:
         """Mean calls of each operator; None where records of an earlier layout do not say."""
-        if any(record["calls"] is None for record in found):
+        if any(record["calls"] is None for record in self.answered):
             return None
-        answers = [answer for record in found for answer in self.counting(record, "calls")]
-        counts = Counter(call[0] for answer in answers for call in answer)
+        answers = self.pooled("calls")
+        counts = Counter(operator for answer in answers for operator, _ in answer)
         return {name: round(count / len(answers), 4) for name, count in sorted(counts.items())}
-
-
-def mean_if_kept(key: str, found: Sequence[Record]) -> float | None:
-    """The mean of a number of records; None where one does not have it."""
-    kept = [record.get(key) for record in found]
-    return None if None in kept else round(fmean(value for value in kept if value is not None), 1)
-
-
-def nothing(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Findings of an experiment that only counts."""
-    return {}
-
-
-def no_figures(results: Results) -> dict[str, Figure]:
-    """Of an experiment that is a table."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -207,8 +192,8 @@ class Experiment:
     title: str
     entries: Callable[[Scale], list[Entry]]
     tables: Callable[[Results], list[Table]]
-    findings: Callable[[Sequence[Measured]], dict[str, Any]] = nothing
-    figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
+    findings: Callable[[Sequence[Measured]], dict[str, Any]] = lambda measured: {}
+    figures: Callable[[Results], dict[str, Figure]] = lambda results: {}
     drawn: str = ""
 
 
@@ -227,22 +212,21 @@ def entries_of(
     """
     group, preset = group or scale.studied, scale.backbones.get(group, scale.preset)
     counts, seeds = {LATENCY: scale.timed, LATENTS: scale.seen}, scale.seeds[:1] if measure == LATENCY else scale.seeds
-    found = []
-    for row, made in rows.items():
-        for column in columns or scale.tasks:
-            asked = scale.tasks[column]
-            asked = replace(asked, count=counts.get(measure, asked.count))
-            found.append(Entry(group, row, column, seeded(Cell(row, preset, *made, asked, 0, measure), seeds)))
-    return found
+    entries = []
+    for (row, how), column in product(rows.items(), columns or scale.tasks):
+        questions = scale.tasks[column]
+        questions = replace(questions, count=counts.get(measure, questions.count))
+        entries.append(Entry(group, row, column, seeded(Cell(row, preset, *how, questions, 0, measure), seeds)))
+    return entries
 
 
 def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str, Any] | None:
     """One entry of a results.json; None where it is not there or has no record yet."""
     key = (group, row, column)
-    found = (one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key)
-    return next((one for one in found if one["seeds"]), None)
+    entries = (entry for entry in results["entries"] if (entry["group"], entry["row"], entry["column"]) == key)
+    return next((entry for entry in entries if entry["seeds"]), None)
 
 
 def in_order(results: Results, key: str) -> list[str]:
     """The groups, rows or columns of a results.json, as they come."""
-    return list(dict.fromkeys(one[key] for one in results["entries"]))
+    return list(dict.fromkeys(entry[key] for entry in results["entries"]))

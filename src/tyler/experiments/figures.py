@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any
@@ -31,17 +30,10 @@ def styled() -> AbstractContextManager[None]:
 def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each of a size in inches, row by row. One above the other they fit a column."""
     figure, axes = pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
-    return figure, [one for row in axes for one in row]
+    return figure, [panel for row in axes for panel in row]
 
 
-def panels_beside(columns: int, height: float, width: float = 10) -> tuple[Figure, list[Axes]]:
-    """A figure of panels beside each other that share their rows."""
-    size = (width, height)
-    figure, axes = pyplot.subplots(1, columns, sharey=True, figsize=size, layout="constrained", squeeze=False)
-    return figure, list(axes[0])
-
-
-def bar(axes: Axes, x: float, y: float, ends: tuple[float, float], color: str) -> None:
+def bar(axes: Axes, x: float, y: float, ends: Sequence[float], color: str) -> None:
     """An interval around a point."""
     low, high = ends
     axes.errorbar([x], [y], yerr=[[max(0.0, y - low)], [max(0.0, high - y)]], ecolor=color, **BAR)
@@ -60,20 +52,7 @@ def written(figure: Figure) -> bytes:
     with style.context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    return shortened(out.getvalue()).encode()
-
-
-def shortened(svg: str) -> str:
-    """The same picture in half the bytes: two decimals of a point, and each style once, as a class."""
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r"\n(?=[A-Zz])", "", svg))
-    classes: dict[str, str] = {}
-
-    def named(match: re.Match[str]) -> str:
-        return f'class="{classes.setdefault(match[1], f"s{len(classes)}")}"'
-
-    svg = re.sub(r'style="([^"]*)"', named, svg)
-    rules = "".join(f".{name}{{{rule}}}" for rule, name in classes.items())
-    return svg.replace("</style>", f"{rules}</style>", 1)
+    return out.getvalue().encode()
 
 
 COLOURS = ("#666666", "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")
@@ -82,43 +61,44 @@ COLOURS = ("#666666", "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")
 Entry = Mapping[str, Any]
 
 
-def draw(entries: Sequence[Entry], groups: Mapping[str, Sequence[str]], dotted: str) -> Figure:
+def draw(entries: Sequence[Entry], groups: Mapping[str, Iterable[str]], dotted: str) -> Figure:
     """A row that has not answered a column has a gap there; the share of `dotted` goes through a panel as a line."""
     rows = {entry["row"] for entry in entries}
     shown = [(group, row) for group, names in groups.items() for row in names if row in rows]
-    places, place = {}, 0.0
+    heights, height = {}, 0.0
     for (group, row), before in zip(shown, [None, *shown], strict=False):
-        place += 1.0 if before is None or before[0] == group else 2.2
-        places[row] = place
+        height += 1.0 if before is None or before[0] == group else 2.2
+        heights[row] = height
     columns = list(dict.fromkeys(entry["column"] for entry in entries))
-    figure, panels = panels_beside(len(columns), height=0.21 * place + 1)
+    size = (10, 0.21 * height + 1)
+    figure, (panels,) = pyplot.subplots(1, len(columns), sharey=True, figsize=size, layout="constrained", squeeze=False)
     colours = {row: COLOURS[list(groups).index(group)] for group, row in shown}
     for axes, column in zip(panels, columns, strict=True):
-        draw_panel(axes, [one for one in entries if one["column"] == column], places, colours, dotted)
+        draw_panel(axes, [entry for entry in entries if entry["column"] == column], heights, colours, dotted)
         axes.set_xlabel(f"{column}: % right")
     axes = panels[0]
-    labels = [f"{short(row)} (dotted)" if row == dotted else short(row) for row in places]
-    axes.set_yticks(list(places.values()), labels, fontsize=8)
-    axes.set_ylim(place + 1, -0.4)
+    labels = [f"{short(row)} (dotted)" if row == dotted else short(row) for row in heights]
+    axes.set_yticks(list(heights.values()), labels, fontsize=8)
+    axes.set_ylim(height + 1, -0.4)
     for group in dict(shown):
-        first = min(places[row] for one, row in shown if one == group)
+        first = min(heights[row] for own, row in shown if own == group)
         colour = COLOURS[list(groups).index(group)]
         axes.text(0.01, first - 1, group, transform=axes.get_yaxis_transform(), fontsize=8, color=colour, va="center")
     return figure
 
 
 def draw_panel(
-    axes: Axes, entries: Sequence[Entry], places: Mapping[str, float], colours: Mapping[str, str], dotted: str
+    axes: Axes, entries: Sequence[Entry], heights: Mapping[str, float], colours: Mapping[str, str], dotted: str
 ) -> None:
     """One column's rows."""
     for entry in entries:
-        if (place := places.get(entry["row"])) is None:
+        if (height := heights.get(entry["row"])) is None:
             continue
         colour, seeds = colours[entry["row"]], [100 * k / entry["n"] for k in entry["k"]]
         ends = [entry["low"], entry["high"]]
-        axes.plot(ends, [place] * 2, color=colour, linewidth=4, alpha=0.3, solid_capstyle="butt")
-        axes.plot(seeds, [place] * len(seeds), "|", color=colour, markersize=6)
-        axes.plot(sum(seeds) / len(seeds), place, "o", color=colour, markersize=4)
+        axes.plot(ends, [height] * 2, color=colour, linewidth=4, alpha=0.3, solid_capstyle="butt")
+        axes.plot(seeds, [height] * len(seeds), "|", color=colour, markersize=6)
+        axes.plot(sum(seeds) / len(seeds), height, "o", color=colour, markersize=4)
         if entry["row"] == dotted:
             axes.axvline(sum(seeds) / len(seeds), color=COLOURS[0], linestyle=":", linewidth=1)
     axes.grid(axis="x", alpha=0.25)

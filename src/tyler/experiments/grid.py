@@ -1,10 +1,14 @@
-"""A grid of cells: those that have no record yet are run. A killed grid resumes; several processes may share one."""
+"""A grid of cells: those that have no record yet are run. A killed grid resumes; several processes may share one.
+
+A model is trained once under the hash of its training, and shared by all cells that decode it.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,24 +16,32 @@ from typing import Any
 
 import torch
 
+from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Router, router_named
 from tyler.evaluation.store import AnswerStore
 from tyler.experiments import records
-from tyler.experiments.cells import ALONE, UNTRAINED, Cell, Questions, Sources, Training, name_of
+from tyler.experiments.cells import ROLLED_OUT, TIMED_MEASURES, UNTRAINED, Cell, Questions, Sources, Training, name_of
 from tyler.experiments.measures import MEASURES
-from tyler.experiments.training import is_trained, trained
 from tyler.lens.interventions import NAMED, intervene
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
+from tyler.reasoners.table import TRAININGS
 from tyler.reasoners.tyler import TylerReasoner
+from tyler.runs.atomic_files import atomic_write
 from tyler.tasks import Problem
 from tyler.tasks.task import GradeOptions
+from tyler.training import merging, stage1, stage2
 
 SLOTS = 32
 PATIENCE = 1.0
 """Seconds until it is looked again whether another process has finished."""
 NUM_OBSERVED = 100
 """Development problems on whose answers an intervention sees the model's own latents."""
+DONE = ".done.json"
+"""Beside a finished model, under its name: how it was made and the processor seconds that it took."""
+
+Pending = dict[str, tuple[Cell, dict[str, Any]]]
+"""Cells with their identities, by name."""
 
 
 @dataclass(frozen=True)
@@ -51,60 +63,62 @@ class Grid:
         """Run every cell that has no record, in this order; what times its answers comes last.
 
         `known` are cells that have a record elsewhere. Where several processes run the same grid, each takes trainings
-        and cells that no other is at; what times its answers waits until the others have nothing left to do.
+        and cells that no other works on; what times its answers waits until the others have nothing left to do.
         """
+        identities = [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
+        named: Pending = {name_of(identity): (cell, identity) for cell, identity in identities}
         self.records.mkdir(parents=True, exist_ok=True)
-        unseeded = [cell.unseeded for cell in cells]
-        named = {name_of(identity): (cell, identity) for cell in unseeded for identity in [cell.identity(self.sources)]}
-        for timed, how in ((False, fcntl.LOCK_SH), (True, fcntl.LOCK_EX)):
-            with self._locked(how):
+        for timed, lock in ((False, fcntl.LOCK_SH), (True, fcntl.LOCK_EX)):
+            with self._locked(lock):
                 done = {*known, *records.names(self.records)}
-                chosen = {name: found for name, found in named.items() if (found[0].measure in ALONE) is timed}
-                self._share({name: found for name, found in chosen.items() if name not in done})
+                chosen = {name: pair for name, pair in named.items() if (pair[0].measure in TIMED_MEASURES) is timed}
+                self._share({name: pair for name, pair in chosen.items() if name not in done})
                 if timed:
                     records.pack(self.records)
 
-    def _share(self, pending: dict[str, tuple[Cell, dict[str, Any]]]) -> None:
-        """Do what no other process is at, until every cell has its record."""
+    def _share(self, pending: Pending) -> None:
+        """Do what no other process works on, until every cell has its record."""
         while pending:
             before = len(pending)
             for name, (cell, identity) in list(pending.items()):
-                if records.is_finished(self.records / name) or self._made(cell, name, identity, len(pending)):
+                if records.is_finished(self.records / name) or self._finish(cell, name, identity, len(pending)):
                     del pending[name]
             if len(pending) == before:
                 time.sleep(PATIENCE)
 
-    def _made(self, cell: Cell, name: str, identity: dict[str, Any], left: int) -> bool:
-        """Train what a cell needs and answer it; False where another process is at one of these."""
-        told = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
+    def _finish(self, cell: Cell, name: str, identity: dict[str, Any], left: int) -> bool:
+        """Train what a cell needs and answer it; False where another process works on one of these."""
+        description = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
         for training in cell.training.stages if cell.training.method != UNTRAINED else ():
             needed = name_of(training.identity(cell.preset, cell.seed, self.sources))
-            if not is_trained(self.models, needed):
+            if not self._done(needed).exists():
                 with claimed(self.locks / needed) as free:
                     if not free:
                         return False
-                    print(f"{left} left: {training.method} for {told}", flush=True)
+                    print(f"{left} left: {training.method} for {description}", flush=True)
                     self._let_go()
-                    self._trained(training, cell)
+                    self.trained(training, cell.preset, cell.seed)
         with claimed(self.locks / name) as free:
             if free and not records.is_finished(self.records / name):
-                print(f"{left} left: {told}", flush=True)
+                print(f"{left} left: {description}", flush=True)
                 about = self.measure(cell, self.records / name, identity)
                 records.finish(self.records / name, {"identity": identity, **about})
         return free
 
     @property
     def locks(self) -> Path:
-        """Empty files, one for each training and cell, that its process holds while it is at it."""
+        """Empty files, one for each training and cell, that its process holds while it works on it."""
         return self.records.parent / "locks"
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _locked(self, lock: int) -> Iterator[None]:
         """Among the processes of this grid, or alone."""
         self.locks.mkdir(parents=True, exist_ok=True)
         with (self.locks / "grid").open("w") as file:
-            fcntl.flock(file, how)
+            fcntl.flock(file, lock)
             yield
+
+    # --- answering ----------------------------------------------------------------------------------------------------
 
     def measure(self, cell: Cell, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Train what the cell needs, answer every problem into a folder, and say what the answers are of."""
@@ -132,61 +146,43 @@ class Grid:
 
         It is loaded anew unless it answered last; what answered last is let go of before anything is trained.
         """
-        longest, alone = cell.questions.max_new_tokens, cell.measure in ALONE
-        key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, alone)
+        longest, timed = cell.questions.max_new_tokens, cell.measure in TIMED_MEASURES
+        key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, timed)
         if key not in self.latest:
             self._let_go()
-        location, seconds = self._trained(cell.training, cell)
+        location, seconds = self.trained(cell.training, cell.preset, cell.seed)
         if key not in self.latest:
             self.latest[key] = self.reasoner(cell, location)
         return *self.latest[key], seconds
 
     def _let_go(self) -> None:
-        """Free the memory of what answered last."""
-        for answered, _ in self.latest.values():
-            close(answered)
+        """Free the memory of what answered last; vLLM's engine outlives its object."""
+        for reasoner, _ in self.latest.values():
+            if isinstance(reasoner, TylerReasoner):
+                reasoner.model.shared_engine.close()
         self.latest.clear()
-
-    def _trained(self, training: Training, cell: Cell) -> tuple[str, float]:
-        """Where a training's model is, made if need be, and its processor seconds."""
-        return trained(training, cell.preset, cell.seed, self.sources, self.models, self.memory)
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
         """The model under the cell's decoding, and the hash of its weights."""
-        decoding, longest = cell.decoding, cell.questions.max_new_tokens
-        slots = 1 if cell.measure in ALONE else self.slots
-        config = cell.training.config(cell.preset, cell.seed)
-        place: dict[str, Any] = {"dtype": config.backbone.dtype, "engine": self.sources.engine_of(decoding)}
+        decoding, config = cell.decoding, cell.training.config(cell.preset, cell.seed)
+        limits: dict[str, Any] = {
+            "max_new_tokens": cell.questions.max_new_tokens,
+            "slots": 1 if cell.measure in TIMED_MEASURES else self.slots,
+            "memory": self.memory,
+        }
+        loading: dict[str, Any] = {"dtype": config.backbone.dtype, "engine": self.sources.engine_of(decoding)}
         if cell.training.method == UNTRAINED:  # what is trained has noted these
-            place |= {"revision": config.backbone.revision, "prompt": config.prompt}
+            loading |= {"revision": config.backbone.revision, "prompt": config.prompt}
         if decoding.method != registry.OWN:
-            loaded = registry.load(
-                location,
-                decoding.method,
-                decoding.settings,
-                name=cell.row,
-                max_new_tokens=longest,
-                slots=slots,
-                memory=self.memory,
-                **place,
-            )
+            loaded = registry.load(location, decoding.method, decoding.settings, name=cell.row, **limits, **loading)
             return loaded.reasoner, loaded.weights
-        model = registry.typed_model(location, **place)
+        model = registry.typed_model(location, **loading)
         weights = model.fingerprint()
         if decoding.intervention:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []
-            model = intervene(model, decoding.intervention, seen, longest, self.memory)
+            model = intervene(model, decoding.intervention, seen, cell.questions.max_new_tokens, self.memory)
         router = routed(decoding.router, decoding.only)
-        own = TylerReasoner(
-            cell.row,
-            model,
-            router=router,
-            budget=decoding.budget,
-            max_new_tokens=longest,
-            slots=slots,
-            memory=self.memory,
-        )
-        return own, weights
+        return TylerReasoner(cell.row, model, router=router, budget=decoding.budget, **limits), weights
 
     def observed(self, cell: Cell) -> list[Problem]:
         """Development problems, for interventions that need the model's own latents."""
@@ -195,11 +191,69 @@ class Grid:
         task = data.development.task or data.task
         return self.sources.problems(Questions(task, data.development.split, NUM_OBSERVED, 0))
 
+    # --- training -----------------------------------------------------------------------------------------------------
 
-def close(reasoner: Reasoner) -> None:
-    """End the engine of a reasoner that answers no more: vLLM's outlives its object."""
-    if isinstance(reasoner, TylerReasoner):
-        reasoner.model.shared_engine.close()
+    def trained(self, training: Training, preset: str, seed: int) -> tuple[str, float]:
+        """Where the model of a training is, and the processor seconds of all its stages; of an untrained one the
+        backbone's id. It is made, or its run resumed, where it is not finished."""
+        if training.method == UNTRAINED:
+            return training.config(preset, seed).backbone.id, 0.0
+        start, before = self.trained(training.start, preset, seed) if training.start is not None else ("", 0.0)
+        name = name_of(training.identity(preset, seed, self.sources))
+        if not self._done(name).exists():
+            config = self._config(training, preset, seed)
+            seconds = _timed(training, config, start, self.models / name)
+            about = {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
+            atomic_write(self._done(name), json.dumps({**about, "seconds": seconds}))
+        return str(self.models / name), before + json.loads(self._done(name).read_text())["seconds"]
+
+    def _done(self, name: str) -> Path:
+        """The file that says that the model of a training is finished."""
+        return self.models / f"{name}{DONE}"
+
+    def _config(self, training: Training, preset: str, seed: int) -> Config:
+        """The settings of a training: its problems where they are, and a merged model in the backbone's place.
+
+        It stands on the last of several merged models.
+        """
+        more = self.sources.placed(training.config(preset, seed))
+        if training.method in ROLLED_OUT:
+            more += self.sources.engine.overrides()
+        if self.memory is not None:
+            more.append(f"decoding.memory={self.memory}")
+        earlier = reversed(training.start.stages if training.start else [])
+        if (merged := next((stage for stage in earlier if stage.method == "merge"), None)) is not None:
+            more.append(f"backbone.id={self.models / name_of(merged.identity(preset, seed, self.sources))}")
+        return training.config(preset, seed, more)
+
+
+def _timed(training: Training, config: Config, start: str, folder: Path) -> float:
+    """Make a model or resume its run; the processor seconds of all attempts together, but for those killed outright."""
+    spent = folder.with_suffix(".spent.json")
+    earlier, began = json.loads(spent.read_text()) if spent.exists() else 0.0, time.process_time()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _make(training.method, config, start if continues_trained_model(training) else None, folder)
+    finally:
+        total = earlier + time.process_time() - began
+        atomic_write(spent, json.dumps(total))
+    return total
+
+
+def continues_trained_model(training: Training) -> bool:
+    """Whether a training starts from a trained model, and not from a backbone."""
+    return training.method == "merge" or (training.start is not None and training.start.method != "merge")
+
+
+def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
+    if method == "merge":
+        assert start is not None, "what is merged is a trained model"
+        if not folder.exists():  # it appears complete or not at all
+            merging.run(start, folder)
+        return
+    stages: dict[str, Callable[..., Any]] = {"stage1": stage1.run, "stage2": stage2.run}
+    run = stages[method] if method in stages else TRAININGS[method].load()
+    run(config, output=folder, resume=(folder / "config.yaml").exists(), **({} if start is None else {"start": start}))
 
 
 def routed(router: str, only: tuple[str, ...]) -> Router | None:

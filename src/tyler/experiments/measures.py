@@ -54,18 +54,18 @@ def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptio
     """
     means: dict[str, list[Tensor]] = defaultdict(list)
     for blocks in by_answer(reasoner, problems):
-        for name, found in blocks.items():
-            means[name] += [block.float().mean(dim=0) for block in found]
-    return {"latents": {name: packed(torch.stack(found[:MOST_CALLS])) for name, found in sorted(means.items())}}
+        for name, calls in blocks.items():
+            means[name] += [block.float().mean(dim=0) for block in calls]
+    return {"latents": {name: packed(torch.stack(calls[:MOST_CALLS])) for name, calls in sorted(means.items())}}
 
 
 def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:
     """How far latents differ between problems, by operator: those of its first call in each answer. None is kept."""
     firsts: dict[str, list[Tensor]] = defaultdict(list)
     for blocks in by_answer(reasoner, problems):
-        for name, found in blocks.items():
-            firsts[name].append(found[0].float())
-    return {"spread": {name: spread_of(torch.stack(found)) for name, found in sorted(firsts.items()) if len(found) > 1}}
+        for name, calls in blocks.items():
+            firsts[name].append(calls[0].float())
+    return {"spread": {name: spread_of(torch.stack(calls)) for name, calls in sorted(firsts.items()) if len(calls) > 1}}
 
 
 def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
@@ -85,7 +85,7 @@ def by_answer(reasoner: Reasoner, problems: Sequence[Problem]) -> list[Blocks]:
     """The latents of every answer; those of SoftCoT are its thoughts."""
     if isinstance(reasoner, SoftCotReasoner):
         with torch.no_grad():
-            return [{"softcot": [reasoner.model.thoughts(one, reasoner.thoughts)]} for one in problems]
+            return [{"softcot": [reasoner.model.thoughts(problem, reasoner.thoughts)]} for problem in problems]
     return [blocks_of([answer]) for answer in reasoner.solve(problems)]
 
 

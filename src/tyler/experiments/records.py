@@ -20,23 +20,15 @@ import pyarrow.compute as pc
 
 from tyler.evaluation import parquet
 from tyler.evaluation.answers import GRADED, Key, digest_of
-from tyler.evaluation.store import (
-    ANSWERS,
-    gather_verdicts,
-    read_answers,
-    verdict_files,
-    write_answers,
-)
+from tyler.evaluation.store import ANSWERS, gather_verdicts, read_answers, verdict_files, write_answers
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.runs.json_lines import parsed
 
-EVALUATIONS, CELL = "evaluations.parquet", "cell.json"
-
-
-SHORT = {"ids": "id", "families": "family", "visible": "visible_tokens", "latents": "latents"}
-SHORT |= {name: name for name in ("seconds", "synthesis_seconds")}
-"""Columns of a record by those of the store."""
+EVALUATIONS, CELL, RECORDS = "evaluations.parquet", "cell.json", "records"
+COLUMNS = {"ids": "id", "families": "family", "visible": "visible_tokens", "latents": "latents"}
+COLUMNS |= {name: name for name in ("seconds", "synthesis_seconds")}
+"""Columns of the store by those of a record."""
 
 
 def columns_in(folder: Path) -> dict[str, dict[str, Any]]:
@@ -45,25 +37,25 @@ def columns_in(folder: Path) -> dict[str, dict[str, Any]]:
     `calls` has for each answer its operators with the visible position of each: [["global", 0]]; it is None where calls
     were not kept, `texts` where the texts were not. Raises RunError for files that cannot be read.
     """
+    if not (folder / ANSWERS).is_file():
+        return {}
     table, verdicts = parquet.table(folder / ANSWERS), verdict_files(folder, "official")
-    names = table["evaluation"].to_pylist()
-    every = {column: table[column].to_pylist() for column in {*GRADED, *SHORT.values()}} | {"calls": _calls(table)}
-    found: dict[str, dict[str, Any]] = {}
+    names, cells = table["evaluation"].to_pylist(), dict[str, dict[str, Any]]()
+    columns = {name: table[name].to_pylist() for name in {*GRADED, *COLUMNS.values()}} | {"calls": _calls(table)}
     for name, members in groupby(range(len(names)), key=names.__getitem__):
-        places = list(members)
-        part = slice(places[0], places[-1] + 1)
-        own = {column: values[part] for column, values in every.items()}
-        graded = list(zip(*(own[column] for column in GRADED), strict=True))
-        rows: dict[Key, Mapping[str, Any]] = {}
-        for one in (one for one in verdicts if name in one.of):
-            one.check(name, digest_of(graded))
-            rows |= one.of[name]
-        found[name] = {short: own[column] for short, column in SHORT.items()} | {
-            "outcomes": [rows[key]["outcome"] for key in zip(own["task"], own["id"], own["sample"], strict=True)],
+        rows = list(members)
+        own = {column: values[rows[0] : rows[-1] + 1] for column, values in columns.items()}
+        digest = digest_of(zip(*(own[column] for column in GRADED), strict=True))
+        outcomes: dict[Key, str] = {}
+        for file in (file for file in verdicts if name in file.of):
+            file.check(name, digest)
+            outcomes |= {key: row["outcome"] for key, row in file.of[name].items()}
+        cells[name] = {short: own[column] for short, column in COLUMNS.items()} | {
+            "outcomes": [outcomes[key] for key in zip(own["task"], own["id"], own["sample"], strict=True)],
             "calls": None if None in own["calls"] else own["calls"],
             "texts": None if None in own["text"] else own["text"],
         }
-    return found
+    return cells
 
 
 def _calls(table: Any) -> list[list[list[Any]] | None]:
@@ -105,18 +97,14 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
     Raises RunError, naming the file, for what cannot be read.
     """
-    found: dict[str, dict[str, Any]] = {}
-    packed = columns_in(folder) if (folder / ANSWERS).is_file() else {}
+    packed, cells = columns_in(folder), dict[str, dict[str, Any]]()
     for row in _evaluations(folder):
         name = row["evaluation"]
-        place = {"folder": str(folder), "source": f"{folder / ANSWERS}, {name}"}
-        found[name] = {**json.loads(row["about"]), **packed.get(name, {}), **place}
+        cells[name] = json.loads(row["about"]) | packed.get(name, {}) | {"source": f"{folder / ANSWERS}, {name}"}
     for path in sorted(folder.glob(f"*/{CELL}")):
-        about = parsed(path.read_bytes(), str(path))
-        answered = columns_in(path.parent) if (path.parent / ANSWERS).is_file() else {}
-        own = next(iter(answered.values()), {})
-        found[path.parent.name] = {**about, **own, "folder": str(folder), "source": str(path.parent)}
-    return found
+        own = next(iter(columns_in(path.parent).values()), {})
+        cells[path.parent.name] = parsed(path.read_bytes(), str(path)) | own | {"source": str(path.parent)}
+    return {name: cell | {"folder": str(folder)} for name, cell in cells.items()}
 
 
 def pack(folder: Path) -> None:
@@ -128,7 +116,9 @@ def pack(folder: Path) -> None:
     rows = {row["evaluation"]: row for row in _evaluations(folder)}
     for cell in cells:
         about = parsed((cell / CELL).read_bytes(), str(cell / CELL))
-        rows[cell.name] = row_of(cell.name, about)
+        own = {key: about.get(key) for key in ("row", "task", "split", "seed")}
+        content = json.dumps(about, ensure_ascii=False, sort_keys=True)
+        rows[cell.name] = {"evaluation": cell.name, **own, "about": content}
         answers |= read_answers(cell)
     write_answers(folder / ANSWERS, answers)
     gather_verdicts(folder, cells)
@@ -139,15 +129,6 @@ def pack(folder: Path) -> None:
 
 def _evaluations(folder: Path) -> list[dict[str, Any]]:
     return parquet.read(folder / EVALUATIONS)[0] if (folder / EVALUATIONS).is_file() else []
-
-
-def row_of(name: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's row in evaluations.parquet."""
-    own = {key: about.get(key) for key in ("row", "task", "split", "seed")}
-    return {"evaluation": name, **own, "about": json.dumps(about, ensure_ascii=False, sort_keys=True)}
-
-
-RECORDS = "records"
 
 
 def folders_of_records(earlier: Path) -> tuple[Path, ...]:
@@ -161,10 +142,10 @@ def read_all(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
     Where two folders have a cell, the earlier record stays under NAME@FOLDER: a study shows its own.
     """
-    found: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, Any]] = {}
     for folder in folders:
         for name, record in read(folder).items():
-            if name in found:
-                found[f"{name}@{Path(found[name]['folder']).name}"] = found[name]
-            found[name] = record
-    return found
+            if name in records:
+                records[f"{name}@{Path(records[name]['folder']).name}"] = records[name]
+            records[name] = record
+    return records

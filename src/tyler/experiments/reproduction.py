@@ -8,6 +8,7 @@ DIR/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from tyler import __version__
 from tyler.experiments import declared, records
 from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources, name_of
-from tyler.experiments.experiment import Entry, Experiment, Measured, Record
-from tyler.experiments.outputs import write_results
+from tyler.experiments.experiment import WRITERS, Entry, Experiment, Measured, Record, Results, Table
 from tyler.experiments.scales import Scale
+from tyler.runs.atomic_files import atomic_write
 
 if TYPE_CHECKING:
     from tyler.tasks.task import GradeOptions
 
-MODELS, RECORDS = "models", records.RECORDS
+MODELS, RECORDS, RESULTS = "models", records.RECORDS, "results.json"
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,11 @@ class Reproduction:
 
     def cells(self) -> list[Cell]:
         """Every cell of them, each once whatever its rows are called, one seed of everything before the other seeds."""
-        found = [
-            cell
-            for experiment in self.experiments.values()
-            for entry in experiment.entries(self.scale)
-            for cell in entry.cells
-        ]
+        entries = [entry for experiment in self.experiments.values() for entry in experiment.entries(self.scale)]
         once: dict[Cell, Cell] = {}
-        for cell in found:
+        for cell in (cell for entry in entries for cell in entry.cells):
             once.setdefault(replace(cell, row=""), cell)
-        order = {seed: place for place, seed in enumerate(self.scale.seeds)}
+        order = {seed: index for index, seed in enumerate(self.scale.seeds)}
         return sorted(once.values(), key=lambda cell: order.get(cell.seed, -1))
 
     def known(self) -> Mapping[str, Record]:
@@ -87,16 +83,17 @@ class Reproduction:
         """The content of an experiment's results.json."""
         experiment = declared.find(name)
         measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
-        missing = sum(max(0, len(one.entry.cells) - len(one.records)) for one in measured)
+        missing = sum(max(0, len(each.entry.cells) - len(each.records)) for each in measured)
+        seeds = " ".join(map(str, self.scale.seeds))
         return {
             "format": FORMAT,
             "version": __version__,
-            "command": f"tyler reproduce {name} --scale {self.scale.name}{self._seeds()}",
+            "command": f"tyler reproduce {name} --scale {self.scale.name} --seeds {seeds}",
             "title": experiment.title,
             "scale": self.scale.name,
             "seeds": list(self.scale.seeds),
             "missing": missing,
-            "entries": [one.counted() for one in measured],
+            "entries": [each.counted() for each in measured],
             **experiment.findings(measured),
         }
 
@@ -107,27 +104,96 @@ class Reproduction:
         names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
         return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
 
-    def _seeds(self) -> str:
-        return f" --seeds {' '.join(map(str, self.scale.seeds))}"
-
 
 def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]) -> dict[int, tuple[str, Record]]:
     """The records of an entry's row, task and split by their seeds, from folders of these names; later ones count."""
     measure = entry.cells[0].measure if entry.cells else ACCURACY
-    wanted = (entry.row, entry.asked.task, entry.asked.split, measure)
-    found = {
-        record["seed"]: (name.partition("@")[0], record)
-        for name, record in known.items()
-        if Path(record["folder"]).name in folders and label_of(record) == wanted
-    }
-    return dict(sorted(found.items()))
-
-
-def label_of(record: Record) -> tuple[str, str, str, str]:
-    """What a record says that it is of, besides its seed."""
-    return record["row"], record["task"], record["split"], record.get("identity", {}).get("measure", ACCURACY)
+    wanted = (entry.row, entry.evaluated.task, entry.evaluated.split, measure)
+    matching: dict[int, tuple[str, Record]] = {}
+    for name, record in known.items():
+        label = (
+            *(record[key] for key in ("row", "task", "split")),
+            record.get("identity", {}).get("measure", ACCURACY),
+        )
+        if label == wanted and Path(record["folder"]).name in folders:
+            matching[record["seed"]] = (name.partition("@")[0], record)
+    return dict(sorted(matching.items()))
 
 
 def with_seeds(scale: Scale, seeds: Sequence[int]) -> Scale:
     """The scale with other seeds, where some are given."""
     return replace(scale, seeds=tuple(dict.fromkeys(seeds))) if seeds else scale
+
+
+# --- results.json, and the tables and figures that are made from it alone ---------------------------------------------
+
+
+def write_results(folder: Path, name: str, results: Mapping[str, Any]) -> None:
+    """Write an experiment's results, then its tables and figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / RESULTS, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+    render(folder, name)
+
+
+def read_results(folder: Path) -> Results:
+    """An experiment's results. Raises FileNotFoundError for a missing file, ValueError for another format."""
+    file = folder / RESULTS
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder} holds no {RESULTS}; run the experiment first")
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if (written := results.get("format")) != FORMAT:
+        raise ValueError(f"{file} is of format {written}, this is format {FORMAT}; make it again elsewhere")
+    return results
+
+
+def render(folder: Path, name: str) -> list[Path]:
+    """Make the tables and figures of an experiment from its results.json; returns the files."""
+    results, experiment, files = read_results(folder), declared.find(name), list[Path]()
+    for table in experiment.tables(results):
+        note = provenance(results, [table])
+        for ending, write in WRITERS.items():
+            files.append(folder / f"{table.name}.{ending}")
+            atomic_write(files[-1], write(table, note))
+    return files + drawn(folder, experiment, results)
+
+
+def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
+    """The figures of an experiment."""
+    from tyler.experiments.figures import note, styled, written
+
+    files = []
+    with styled():
+        for stem, figure in experiment.figures(results).items():
+            note(figure, [f"{problems_and_seeds(results)} {experiment.drawn}".strip(), command(results)])
+            files.append(folder / f"{stem}.svg")
+            atomic_write(files[-1], written(figure))
+    return files
+
+
+def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
+    """What stands under tables: problems, seeds, intervals, what is missing, command and version."""
+    missing = results["missing"]
+    lines = [
+        f"{problems_and_seeds(results)} Intervals are 95% over problems, whose answers of several seeds count as "
+        "alike: of a share Wilson's at the effective number of answers, put together (MOVER) for an average, and a "
+        "bootstrap for a difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
+    ]
+    if any("[" in cell for table in tables for row in table.rows for cell in row):
+        lines += ["In brackets the paper's number where it has one; † marks one that no count of right answers gives."]
+    lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
+    return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
+
+
+def problems_and_seeds(results: Results) -> str:
+    """How many problems, and which seeds."""
+    counts = sorted({entry["n"] for entry in results["entries"] if "n" in entry})
+    seeds = ", ".join(map(str, results["seeds"]))
+    return (
+        f"n = {', '.join(map(str, counts)) or 'nothing yet'} problems; seeds {seeds}, one run of what is not trained; "
+        "greedy decoding."
+    )
+
+
+def command(results: Results) -> str:
+    """What makes these results, and which version did."""
+    return f"{results['command']} (tyler {results['version']})"

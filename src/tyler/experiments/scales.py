@@ -18,15 +18,6 @@ Rows = dict[str, tuple[Training, Decoding]]
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Mean tokens, by which work is estimated: of a prompt, a solution and an answer."""
-
-    prompt: int
-    trace: int
-    answer: int
-
-
-@dataclass(frozen=True)
 class Domain:
     """A step of sequential adaptation: its title, what is learned, and on whose problems it is measured.
 
@@ -54,7 +45,6 @@ class Scale:
     tasks: Mapping[str, Questions]
     """What is asked, by the title of its column."""
     seeds: tuple[int, ...]
-    lengths: Lengths
     domains: tuple[Domain, ...] = ()
     tuned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What was chosen on development problems, by method of training."""
@@ -79,35 +69,29 @@ class Scale:
         return self.backbones[self.studied]
 
 
-def _mini(split: str, longest: int) -> Questions:
-    return Questions("mini", split, None, longest)
-
-
-def mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
+def mini_domains(questions: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
     """The order of the paper: code, science, mathematics, theorems; with overrides of every training on them."""
-    families = {
-        "programs": ("programs",),
-        "science": ("science",),
-        "mathematics": ("arithmetic", "algebra"),
-        "theorems": ("theorems",),
-    }
-    titles = {"programs": "code"}
+    families = {"science": ("science",), "mathematics": ("arithmetic", "algebra"), "theorems": ("theorems",)}
     return tuple(
         Domain(
-            titles.get(name, name), (f"data.split=train-{name}", f"data.count={count}", *shorter), name, asked, counted
+            title,
+            (f"data.split=train-{name}", f"data.count={count}", *shorter),
+            name,
+            questions,
+            families.get(name, (name,)),
         )
-        for name, counted in families.items()
+        for title, name in (("code", "programs"), *((name, name) for name in families))
     )
 
 
+MINI_EVAL, MINI_HARDER = Questions("mini", "eval", None, 160), Questions("mini", "harder", None, 192)
 MINI = Scale(
     name="mini",
     backbones={"mini": "mini"},
     studied="mini",
     sequential="mini",
-    tasks={"eval": _mini("eval", 160), "harder": _mini("harder", 192)},
+    tasks={"eval": MINI_EVAL, "harder": MINI_HARDER},
     seeds=(42, 43, 44),
-    lengths=Lengths(45, 60, 60),
     tuned={
         "grpo": ("stage2.learning_rate=5e-3",),
         "softcot": ("softcot.learning_rate=1e-3",),
@@ -117,7 +101,7 @@ MINI = Scale(
     timed=100,
     explained=("eval", "harder"),
     domains=mini_domains(
-        *(_mini("eval", 160), 1000),
+        *(MINI_EVAL, 1000),
         *("sft.steps=100", "stage1.steps=100", "memgen.weaver.steps=100", "stage2.steps=25"),
     ),
 )
@@ -129,7 +113,6 @@ SMOLLM2 = Scale(
     sequential="SmolLM2-135M",
     tasks={"MAWPS": Questions("mawps", "test", 500, 160), "SVAMP": Questions("svamp", "test", 500, 160)},
     seeds=(42,),
-    lengths=Lengths(90, 70, 90),
     timed=50,
     explained=("MAWPS", "SVAMP"),
 )
@@ -139,11 +122,10 @@ GPQA = Questions("gpqa", "test", None, 2048)
 THEOREMQA = Questions("theoremqa", "test", None, 2048)
 
 
-def _own_traces(title: str, column: str, asked: Questions) -> Domain:
+def _own_traces(title: str, column: str, questions: Questions) -> Domain:
     """A domain whose training traces no benchmark publishes: they are in TITLE.jsonl, in the folder of the data."""
-    return Domain(
-        title, ("data.task=jsonl", f"data.split={title}", "data.path=given", "data.count=null"), column, asked
-    )
+    learned = ("data.task=jsonl", f"data.split={title}", "data.path=given", "data.count=null")
+    return Domain(title, learned, column, questions)
 
 
 PAPER = Scale(
@@ -158,7 +140,6 @@ PAPER = Scale(
         "TheoremQA": THEOREMQA,
     },
     seeds=(42,),
-    lengths=Lengths(128, 600, 600),
     timed=100,
     explained=("MATH-500",),
     domains=(

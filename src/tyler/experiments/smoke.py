@@ -33,7 +33,7 @@ ONE_STEP: Mapping[str, object] = {"steps": 1, "epochs": None, "batch_size": 1, "
 ROLLOUTS: Mapping[str, object] = {"max_new_tokens": LONGEST, "group_size": 2}
 
 
-def run(made: Reproduction, data: Path | None, options: GradeOptions) -> None:
+def run(reproduction: Reproduction, data: Path | None, options: GradeOptions) -> None:
     """Rehearse, and say of every experiment how many cells ran. Raises ValueError where no backbone has a tokenizer.
 
     Those are in the folder `tokenizers` of the data.
@@ -41,13 +41,13 @@ def run(made: Reproduction, data: Path | None, options: GradeOptions) -> None:
     console = Console(highlight=False, soft_wrap=True)
     tokenizers = None if data is None else data / "tokenizers"
     with tempfile.TemporaryDirectory(prefix="tyler-smoke-") as folder:
-        scale = shrunk(made.scale, Path(folder), tokenizers, made.sources, options)
-        for left_out in made.scale.backbones.keys() - scale.backbones.keys():
+        scale = shrunk(reproduction.scale, Path(folder), tokenizers, reproduction.sources, options)
+        for left_out in reproduction.scale.backbones.keys() - scale.backbones.keys():
             console.print(f"{left_out} is left out: {tokenizers} has no folder for its tokenizer")
-        for name in made.names:
-            one = Reproduction([name], scale, Path(folder) / "runs", made.sources)
-            started, cells = time.perf_counter(), len(one.cells())
-            one.run(options)
+        for name in reproduction.names:
+            rehearsal = Reproduction([name], scale, Path(folder) / "runs", reproduction.sources)
+            started, cells = time.perf_counter(), len(rehearsal.cells())
+            rehearsal.run(options)
             console.print(f"{name}: {cells} cells, all of them ran; {time.perf_counter() - started:.0f} s")
     console.print("Random weights and one step: the numbers mean that it runs, nothing else. All of it is removed.")
 
@@ -69,7 +69,7 @@ def shrunk(scale: Scale, folder: Path, tokenizers: Path | None, sources: Sources
         backbones=backbones,
         studied=scale.studied if scale.studied in backbones else first,
         sequential=scale.sequential if scale.sequential in backbones else first,
-        tasks={column: one_problem(asked, sources, options) for column, asked in scale.tasks.items()},
+        tasks={column: one_problem(questions, sources, options) for column, questions in scale.tasks.items()},
         domains=tuple(small_domain(domain, sources, options) for domain in scale.domains),
         seeds=scale.seeds[:1],
         timed=1,
@@ -83,9 +83,9 @@ def tokenizer_of(preset: str, tokenizers: Path | None) -> Path | None:
     if id == MINI:
         return Path(located(id))
     model = id.rpartition("/")[2].lower()
-    found = [] if tokenizers is None else [file.parent for file in tokenizers.glob("*/tokenizer.json")]
-    fitting = [one for one in found if model.startswith(one.name.lower())]
-    return max(fitting, key=lambda one: len(one.name), default=None)
+    folders = [] if tokenizers is None else [file.parent for file in tokenizers.glob("*/tokenizer.json")]
+    fitting = [folder for folder in folders if model.startswith(folder.name.lower())]
+    return max(fitting, key=lambda folder: len(folder.name), default=None)
 
 
 def small_preset(preset: str, tokenizer: Path, folder: Path) -> Path:
@@ -115,18 +115,18 @@ def small_preset(preset: str, tokenizer: Path, folder: Path) -> Path:
     return file
 
 
-def one_problem(asked: Questions, sources: Sources, options: GradeOptions) -> Questions:
+def one_problem(questions: Questions, sources: Sources, options: GradeOptions) -> Questions:
     """One problem of a task; of `mini` where its files are not here, or its answers may not be run."""
-    task = find_task(asked.task)
-    here = isinstance(task, Generated) or asked.task in sources.data
+    task = find_task(questions.task)
+    here = isinstance(task, Generated) or questions.task in sources.data
     if here and (options.allow_code_execution or not task.runs_code):
-        return replace(asked, count=1, max_new_tokens=LONGEST)
+        return replace(questions, count=1, max_new_tokens=LONGEST)
     return Questions("mini", "eval", 1, LONGEST)
 
 
 def small_domain(domain: Domain, sources: Sources, options: GradeOptions) -> Domain:
     """A step of sequential adaptation on generated problems."""
-    asked = one_problem(domain.questions, sources, options)
+    questions = one_problem(domain.questions, sources, options)
     splits = {"code": "programs", "mathematics": "mathematics", "science": "science", "theorems": "theorems"}
     learned = (f"data.split=train-{splits[domain.title]}", "data.count=8")
-    return replace(domain, learned=learned, questions=asked, families=())
+    return replace(domain, learned=learned, questions=questions, families=())

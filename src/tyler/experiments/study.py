@@ -1,4 +1,4 @@
-"""A study as an experiment: rows, controls and comparisons that one file declares, and what is made of their records.
+"""A study, an experiment of our own: rows, controls and comparisons that one file declares, and what is made of them.
 
 Records are matched by what they say of themselves (row, task, split, seed), so that a study's tables are made without
 its weights and data.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired, holm
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Questions
-from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Record, Results, Table, in_order
+from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, in_order
 from tyler.experiments.scales import Rows, Scale
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome
@@ -29,13 +30,11 @@ LATENTS = "latents"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two rows on the problems of a column, and when the comparison was declared (the time of its first commit)."""
+    """Two rows on every column that both have answered, and when this was declared (the time of its first commit)."""
 
     first: str
     second: str
     declared: str
-    column: str = ""
-    """Empty: every column that both have answered."""
 
 
 @dataclass(frozen=True)
@@ -51,83 +50,80 @@ class Study:
     records: str
     columns: Mapping[str, Questions]
     cells: Sequence[Cell]
-    groups: Mapping[str, Sequence[str]]
+    groups: Mapping[str, Iterable[str]]
     comparisons: Sequence[Comparison]
     kept: Mapping[str, str]
     dotted: str = "CoT"
-
-    @property
-    def experiment(self) -> Experiment:
-        """The study as `tyler reproduce` has it."""
-        return Experiment(
-            self.title,
-            self.entries,
-            partial(tables, self),
-            partial(findings, self.comparisons),
-            partial(figures, self),
-            drawn="Bars are 95% intervals over problems, ticks are seeds.",
-        )
+    drawn: ClassVar[str] = "Bars are 95% intervals over problems, ticks are seeds."
 
     def entries(self, scale: Scale) -> list[Entry]:
         """One for each row and column that has a cell, and for each row that is kept; none at another scale."""
         if scale.name != self.scale:
             return []
         titles = {questions: title for title, questions in self.columns.items()}
-        found: dict[tuple[str, str, str], list[Cell]] = {}
+        cells: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             group = LATENTS if cell.measure == SPREAD else self.title
             column = titles.get(cell.questions, f"{cell.questions.task} {cell.questions.split}")
-            found.setdefault((group, cell.row, column), []).append(cell.unseeded)
-        entries = [
-            Entry(group, row, column, tuple(dict.fromkeys(cells)), records=self.records)
-            for (group, row, column), cells in found.items()
+            cells.setdefault((group, cell.row, column), []).append(cell.unseeded)
+        entries = [Entry(*key, tuple(dict.fromkeys(some)), records=self.records) for key, some in cells.items()]
+        for row, (column, questions) in product(self.kept, self.columns.items()):
+            entries.append(Entry(self.title, row, column, (), records=self.records, questions=questions))
+        order = [row for rows in self.groups.values() for row in rows]
+        position = {row: index for index, row in enumerate(order)}
+        return sorted(entries, key=lambda entry: (entry.group == LATENTS, position.get(entry.row, len(order))))
+
+    def findings(self, measured: Sequence[Measured]) -> dict[str, Any]:
+        """Every declared comparison of which both sides have records, and how far latents differ."""
+        answered = {(each.entry.row, each.entry.column): each for each in measured if each.answered}
+        columns = dict.fromkeys(each.entry.column for each in measured if each.answered)
+        pairs = [
+            compared(each, column, answered[each.first, column], answered[each.second, column])
+            for column in columns
+            for each in self.comparisons
+            if {(each.first, column), (each.second, column)} <= answered.keys()
         ]
-        kept = [
-            Entry(self.title, row, column, (), records=self.records, questions=questions)
-            for row in self.kept
-            for column, questions in self.columns.items()
+        for column in columns:
+            family = [pair for pair in pairs if pair["column"] == column]
+            for pair, adjusted in zip(family, holm([pair["p"] for pair in family]), strict=True):
+                pair |= {"holm": round(adjusted, 6), "family": len(family)}
+        spread = [
+            {"row": each.entry.row, "operator": operator, **numbers}
+            for each in measured
+            for record in each.all_records
+            for operator, numbers in record.get("spread", {}).items()
         ]
-        order = {row: place for place, row in enumerate(row for rows in self.groups.values() for row in rows)}
-        return sorted([*entries, *kept], key=lambda entry: (entry.group == LATENTS, order.get(entry.row, len(order))))
+        return {"comparisons": pairs, "spread": spread}
+
+    def tables(self, results: Results) -> list[Table]:
+        """For each column its rows and its comparisons; then how far latents differ."""
+        every: list[Table] = []
+        for column in in_order(results, "column"):
+            name = f"{self.records}-{slug(column)}"
+            if rows := [row_of(entry) for entry in results["entries"] if entry["column"] == column and "k" in entry]:
+                every.append(Table(name, f"{self.title}: {column}", HEADER, tuple(rows)))
+            if pairs := [pair_row(entry) for entry in results["comparisons"] if entry["column"] == column]:
+                caption = f"{column}, problem by problem: {len(pairs)} comparisons"
+                every.append(Table(f"{name}-comparisons", caption, PAIRED, tuple(pairs)))
+        return [*every, spread_table(self.records, results["spread"])] if results["spread"] else every
+
+    def figures(self, results: Results) -> dict[str, Figure]:
+        """Every row's share of right answers, one panel for each column."""
+        from tyler.experiments.figures import draw
+
+        entries = [entry for entry in results["entries"] if "k" in entry]
+        return {self.records: draw(entries, self.groups, self.dotted)} if entries else {}
 
 
 def cells_of(
-    preset: str, rows: Rows, asked: Iterable[Questions], seeds: Sequence[int], measure: str = ACCURACY
+    preset: str, rows: Rows, columns: Iterable[Questions], seeds: Sequence[int], measure: str = ACCURACY
 ) -> list[Cell]:
     """Every row on all that is asked, seed by seed."""
-    some = list(asked)
-    return [
-        Cell(row, preset, *made, questions, seed, measure)
-        for seed in seeds
-        for row, made in rows.items()
-        for questions in some
-    ]
+    every = product(seeds, rows.items(), list(columns))
+    return [Cell(row, preset, *how, questions, seed, measure) for seed, (row, how), questions in every]
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------
-
-
-def findings(comparisons: Sequence[Comparison], measured: Sequence[Measured]) -> dict[str, Any]:
-    """Every declared comparison of which both sides have records, and how far latents differ."""
-    answered = {(one.entry.row, one.entry.column): one for one in measured if one.answered}
-    columns = dict.fromkeys(one.entry.column for one in measured if one.answered)
-    pairs = [
-        compared(one, column, answered[one.first, column], answered[one.second, column])
-        for column in columns
-        for one in comparisons
-        if one.column in ("", column) and {(one.first, column), (one.second, column)} <= answered.keys()
-    ]
-    for column in columns:
-        family = [pair for pair in pairs if pair["column"] == column]
-        for pair, adjusted in zip(family, holm([pair["p"] for pair in family]), strict=True):
-            pair |= {"holm": round(adjusted, 6), "family": len(family)}
-    spread = [
-        {"row": one.entry.row, "operator": operator, **told}
-        for one in measured
-        for record in one.found
-        for operator, told in record.get("spread", {}).items()
-    ]
-    return {"comparisons": pairs, "spread": spread}
 
 
 def compared(comparison: Comparison, column: str, first: Measured, second: Measured) -> dict[str, Any]:
@@ -156,48 +152,30 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
 
     Raises ValueError where the two answered different problems.
     """
-    sides: tuple[list[Record], list[Record]] = ([], [])
-    for seed, (_, one) in first.records.items():
-        for other_seed, (_, other) in second.records.items():
-            if seed == other_seed or 0 in (seed, other_seed):
-                if one["ids"] != other["ids"]:
-                    raise ValueError(f"{first.entry.row} and {second.entry.row} answered different problems")
-                sides[0].append(one)
-                sides[1].append(other)
-    left, right = (
-        [fmean(column) for column in zip(*(measured.right(record) for record in side), strict=True)]
-        for measured, side in zip((first, second), sides, strict=True)
-    )
+    pairs = [
+        (own, other)
+        for (seed, (_, own)), (other_seed, (_, other)) in product(first.records.items(), second.records.items())
+        if seed == other_seed or 0 in (seed, other_seed)
+    ]
+    if any(own["ids"] != other["ids"] for own, other in pairs):
+        raise ValueError(f"{first.entry.row} and {second.entry.row} answered different problems")
+    ours, theirs = (first.right(own) for own, _ in pairs), (second.right(other) for _, other in pairs)
+    left, right = ([fmean(problem) for problem in zip(*side, strict=True)] for side in (ours, theirs))
     return left, right
 
 
 def answered_at(first: Measured, second: Measured) -> str:
     """When the first answers of both were there."""
-    return max(min(str(record["environment"]["time"]) for record in one.found) for one in (first, second))
+    return max(min(str(record["environment"]["time"]) for record in each.all_records) for each in (first, second))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-HEADER = ("row", "k per seed", "all", "95%", "in a box", "calls g / s / p", "visible", "latents", "decoding s")
+HEADER = (
+    *("row", "k per seed", "all", "95%", "in a box", "calls g / s / p", "visible", "latents"),
+    *("decoding s", "training s"),
+)
 PAIRED = ("first", "second", "difference", "95%", "only first", "only second", "of", "p", "Holm's p", "declared")
-
-
-def tables(study: Study, results: Results) -> list[Table]:
-    """For each column its rows and its comparisons; then how far latents differ."""
-    made: list[Table] = []
-    for column in in_order(results, "column"):
-        rows = [row_of(one) for one in results["entries"] if one["column"] == column and "k" in one]
-        if not rows:
-            continue
-        name = f"{study.records}-{slug(column)}"
-        made.append(Table(name, f"{study.title}: {column}", (*HEADER, "training s"), tuple(rows)))
-        pairs = tuple(pair_row(one) for one in results["comparisons"] if one["column"] == column)
-        if pairs:
-            caption = f"{column}, problem by problem: {len(pairs)} comparisons"
-            made.append(Table(f"{name}-comparisons", caption, PAIRED, pairs))
-    if results["spread"]:
-        made.append(spread_table(study, results["spread"]))
-    return made
 
 
 def row_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -239,30 +217,14 @@ def chance(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def spread_table(study: Study, spread: Sequence[Mapping[str, Any]]) -> Table:
+def spread_table(records: str, spread: Sequence[Mapping[str, Any]]) -> Table:
     """How far each model's latents differ from problem to problem."""
     header = ("row", "operator", "answers", "scale", "scale of the mean", "around it", "share")
-    rows = [
-        (
-            one["row"],
-            one["operator"],
-            str(one["calls"]),
-            *(f"{x:.3f}" for x in (one["scale"], one["scale_of_mean"], one["scale"] * one["around_mean"] ** 0.5)),
-            f"{100 * one['around_mean']:.2f}%",
+    rows = []
+    for finding in spread:
+        scales = (finding["scale"], finding["scale_of_mean"], finding["scale"] * finding["around_mean"] ** 0.5)
+        share = f"{100 * finding['around_mean']:.2f}%"
+        rows.append(
+            (finding["row"], finding["operator"], str(finding["calls"]), *(f"{scale:.3f}" for scale in scales), share)
         )
-        for one in spread
-    ]
-    return Table(f"{study.records}-latents", "Latents of the first call in every answer", header, tuple(rows))
-
-
-def slug(text: str) -> str:
-    """A file's name."""
-    return "-".join("".join(letter if letter.isalnum() else " " for letter in text.lower()).split())
-
-
-def figures(study: Study, results: Results) -> dict[str, Figure]:
-    """Every row's share of right answers, one panel for each column."""
-    from tyler.experiments.figures import draw
-
-    entries = [one for one in results["entries"] if "k" in one]
-    return {study.records: draw(entries, study.groups, study.dotted)} if entries else {}
+    return Table(f"{records}-latents", "Latents of the first call in every answer", header, tuple(rows))

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -133,17 +134,17 @@ def read_block(
         placed = replacements(model, trajectory, index, blocks_of(others), source)
     gap = Gap(model, trajectory, index, turn)
     truth, *answers = gap.filled([trajectory.latents[index], *placed.values()])
-    found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
-    other, own = found.get("other problem"), distinctive(truth.tokens, others)
+    rescored, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
+    other, own = rescored.get("other problem"), distinctive(truth.tokens, others)
     return Reading(
         operator=call.operator,
         position=call.position,
         num_latents=call.num_latents,
-        effects={name: effect(truth, one, boxed) for name, one in found.items()},
+        effects={name: effect(truth, each, boxed) for name, each in rescored.items()},
         readouts=readouts(model, trajectory.latents[index], truth, other),
         readable=readable(truth, own),
         readable_other=None if other is None else readable(other, own),
-        carried=carried(gap, truth, found["noise"], others),
+        carried=carried(gap, truth, rescored["noise"], others),
         enough=enough(gap, truth, trajectory.latents[index]),
         enough_other=enough(gap, truth, placed["other problem"]) if other is not None else None,
     )
@@ -162,11 +163,11 @@ def read_together(
         exchanged(latents, elsewhere.get(call.operator, ()), source)
         for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True)
     ]
-    names = [name for name in REPLACEMENTS if all(name in one for one in each)]
-    changed = [replace(trajectory, latents=[one[name] for one in each]) for name in names]
-    truth, *found = rescore(model, [(one, 0) for one in (trajectory, *changed)])
+    names = [name for name in REPLACEMENTS if all(name in replaced for replaced in each)]
+    changed = [replace(trajectory, latents=[replaced[name] for replaced in each]) for name in names]
+    truth, *rescored = rescore(model, [(replaced, 0) for replaced in (trajectory, *changed)])
     boxed = boxed_actions(model, trajectory)
-    effects = {name: effect(truth, one, boxed) for name, one in zip(names, found, strict=True)}
+    effects = {name: effect(truth, replaced, boxed) for name, replaced in zip(names, rescored, strict=True)}
     return Reading(TOGETHER, trajectory.invocations[0].position, trajectory.num_latents, effects)
 
 
@@ -181,11 +182,11 @@ def readouts(
     near = torch.nn.functional.normalize(latents.float().to(table.device), dim=-1) @ table.t()
     return tuple(
         Readout(
-            likeliest=top(model, truth.at_block[place].exp()),
-            nearest=top(model, near[place]),
-            control=() if other is None else top(model, other.at_block[place].exp()),
+            likeliest=top(model, truth.at_block[index].exp()),
+            nearest=top(model, near[index]),
+            control=() if other is None else top(model, other.at_block[index].exp()),
         )
-        for place in range(len(latents))
+        for index in range(len(latents))
     )
 
 
@@ -193,7 +194,9 @@ def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:
     """The tokens of the highest scores, as text."""
     values, ids = scores.topk(min(NUM_TOP, len(scores)))
     decode = model.backbone.tokenizer.decode
-    return tuple((str(decode([one])), float(value)) for one, value in zip(ids.tolist(), values.tolist(), strict=True))
+    return tuple(
+        (str(decode([token])), float(value)) for token, value in zip(ids.tolist(), values.tolist(), strict=True)
+    )
 
 
 def readable(shown: Rescored, own: Tensor) -> float:
@@ -213,17 +216,17 @@ def distinctive(tokens: Tensor, others: Sequence[Trajectory]) -> Tensor:
 
 def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effect:
     """How far another distribution over the same tokens is from the true one. `boxed` are the answer's actions."""
-    if not truth.places:
+    if not truth.actions:
         return Effect(0.0, 0.0, 0.0, None, None)
     divergence = (truth.logprobs.exp() * (truth.logprobs - other.logprobs)).sum(dim=-1).mean()
-    own, found = (one.logprobs.gather(1, truth.tokens[:, None])[:, 0] for one in (truth, other))
+    own, theirs = (each.logprobs.gather(1, truth.tokens[:, None])[:, 0] for each in (truth, other))
     flips = truth.logprobs.argmax(dim=-1) != other.logprobs.argmax(dim=-1)
-    rows = [row for row, place in enumerate(truth.places) if place in boxed]
+    rows = [row for row, action in enumerate(truth.actions) if action in boxed]
     return Effect(
         divergence=float(divergence),
-        loss=float((own - found).sum()),
+        loss=float((own - theirs).sum()),
         flipped=float(flips.float().mean()),
-        answer_loss=float((own - found)[rows].sum()) if rows else None,
+        answer_loss=float((own - theirs)[rows].sum()) if rows else None,
         answer_flipped=bool(flips[rows].any()) if rows else None,
     )
 
@@ -231,8 +234,8 @@ def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effec
 def enough(gap: Gap, truth: Rescored, latents: Float[Tensor, "latents dim"]) -> int | None:
     """The fewest of some latents in a block's place with which every token after stays the likeliest; None if none."""
     parts = [latents[:count] for count in range(len(latents) + 1)]
-    for count, found in enumerate(gap.filled(parts)):
-        if effect(truth, found).flipped == 0:
+    for count, rescored in enumerate(gap.filled(parts)):
+        if effect(truth, rescored).flipped == 0:
             return count
     return None
 
@@ -247,49 +250,37 @@ def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Traject
     m(A, z_B) - m(A) is `moved`, and m(B) - m(A) is `whole`. None where no other answer has another number in its box
     and a block of this operator in front of it.
     """
-    found = []
-    for donor in others:
-        if (pair := compared(gap.model, gap.trajectory, gap.index, donor)) is not None:
-            found.append(_moves(gap, truth, noise, donor, pair))
-        if len(found) == NUM_DONORS:
-            break
-    if not found:
+    candidates = ((donor, places_of(gap, donor)) for donor in others)
+    donors = list(islice(((donor, indices) for donor, indices in candidates if indices), NUM_DONORS))
+    moves = [_moves(gap, truth, noise, donor, *indices) for donor, indices in donors]
+    if not moves:
         return None
-    moved, by_noise, whole = (sum(values) for values in zip(*found, strict=True))
-    return Carried(moved, by_noise, whole, len(found))
+    moved, by_noise, whole = (sum(values) for values in zip(*moves, strict=True))
+    return Carried(moved, by_noise, whole, len(moves))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Where two answers first differ inside their boxes, and the donor's first block of an operator."""
-
-    own: int
-    foreign: int
-    block: int
-
-
-def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) -> Pair | None:
-    """The actions of the two boxes that differ first, where the blocks stand before them."""
-    operator = receiver.invocations[index].operator
-    block = next((place for place, call in enumerate(donor.invocations) if call.operator == operator), None)
-    if block is None or donor.prompt_ids == receiver.prompt_ids:
+def places_of(gap: Gap, donor: Trajectory) -> tuple[int, int, int] | None:
+    """The actions of the two boxes that differ first, the answer's and the donor's, and the donor's first block of the
+    operator; None unless the blocks stand before them."""
+    receiver, call = gap.trajectory, gap.trajectory.invocations[gap.index]
+    calls = [other.operator for other in donor.invocations]
+    if call.operator not in calls or donor.prompt_ids == receiver.prompt_ids:
         return None
-    pairs = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
-    for own, foreign in pairs:
+    block = calls.index(call.operator)
+    for own, foreign in zip(boxed_actions(gap.model, receiver), boxed_actions(gap.model, donor), strict=False):
         if receiver.actions[own] != donor.actions[foreign]:
-            behind = own > receiver.invocations[index].action and foreign > donor.invocations[block].action
-            return Pair(own, foreign, block) if behind else None
+            behind = own > call.action and foreign > donor.invocations[block].action
+            return (own, foreign, block) if behind else None
     return None
 
 
-def _moves(gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair) -> tuple[float, float, float]:
-    (patched,) = gap.filled([donor.latents[pair.block]])
-    whole = Rescored.of(gap.model, donor, pair.block, gap.turn)
-    own, foreign = gap.trajectory.actions[pair.own], donor.actions[pair.foreign]
+def _moves(
+    gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, own: int, foreign: int, block: int
+) -> tuple[float, float, float]:
+    def margin(rescored: Rescored, action: int) -> float:
+        logprobs = rescored.of_action(action)
+        return float(logprobs[donor.actions[foreign]] - logprobs[gap.trajectory.actions[own]])
 
-    def margin(one: Rescored, place: int) -> float:
-        logprobs = one.of_action(place)
-        return float(logprobs[foreign] - logprobs[own])
-
-    start = margin(truth, pair.own)
-    return margin(patched, pair.own) - start, margin(noise, pair.own) - start, margin(whole, pair.foreign) - start
+    (patched,) = gap.filled([donor.latents[block]])
+    whole, start = Rescored.of(gap.model, donor, block, gap.turn), margin(truth, own)
+    return margin(patched, own) - start, margin(noise, own) - start, margin(whole, foreign) - start

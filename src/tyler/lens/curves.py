@@ -1,4 +1,4 @@
-"""Training curves: panels from metrics.jsonl, as PNG and as SVG for pages, and a sketch for the terminal.
+"""Training curves: panels from metrics.jsonl, as SVG for pages.
 
 Colour means an operator, and nothing else; other curves are in the ink of the page. Curves differ by dash or mark too.
 Of several runs in one panel each has a colour and a dash of its own.
@@ -10,25 +10,27 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from tyler.presentation import SERIES, colour_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+matplotlib.use("Agg")
+from matplotlib import pyplot
 
 Metrics = Sequence[Mapping[str, Any]]
 
-INVOCATIONS, CALLS = "stage2/invocations_", r"invocations(?:_(\w+))?"
+CALLS = r"invocations(?:_(\w+))?"
 OBJECTIVE = "Objective"
 READING = (
     "Lines are means over a twentieth of the steps, at least 5; bands go from the 10th to the 90th percentile of these."
 )
 """How to read a curve of many steps."""
 DASHES, MARKS = ("-", "--", "-.", ":"), "Dosv^"
-BLOCKS = "▁▂▃▄▅▆▇█"
 INK = "#010203"
 """Stands for the colour of the text, which a page may choose."""
 FEWEST = 24
@@ -36,6 +38,8 @@ FEWEST = 24
 INCHES = (4.6, 2.7)
 """Of one panel: its text has the size of a page's where the page shows it at its own width."""
 
+INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+STYLE: Any = {"font.size": 10, "lines.linewidth": 1.6, "svg.fonttype": "none", **dict.fromkeys(INKED, INK)}
 
 PANELS = (
     ("Loss on traces", "nats per token", r"(?!stage2|memgen_grpo)\w+/(development_)?loss", None),
@@ -73,8 +77,8 @@ class Curve:
     @property
     def operator(self) -> str | None:
         """Whose invocations it counts."""
-        found = re.fullmatch(rf"\w+/{CALLS}", self.key)
-        return found[1] if found else None
+        match = re.fullmatch(rf"\w+/{CALLS}", self.key)
+        return match[1] if match else None
 
 
 @dataclass(frozen=True)
@@ -95,20 +99,14 @@ def series(metrics: Metrics, key: str) -> tuple[list[int], list[float]]:
     return [step for step, _ in logged], [value for _, value in logged]
 
 
-def operators_of(metrics: Metrics) -> list[str]:
-    """The operators whose invocations were logged, in the order of the log."""
-    names = {key.removeprefix(INVOCATIONS): None for entry in metrics for key in entry if key.startswith(INVOCATIONS)}
-    return list(names)
-
-
 def panels(metrics: Metrics, budget: int | None = None) -> list[Panel]:
     """The panels that a run's metrics fill; curves that were not logged are left out."""
     logged = list(dict.fromkeys(key for entry in metrics for key, value in entry.items() if value is not None))
-    found = []
+    filled = []
     for title, unit, keys, high in PANELS:
         if curves := tuple(Curve(key) for key in logged if re.fullmatch(keys, key)):
-            found.append(Panel(title, unit, curves, high, budget if title.startswith("Invocations") else None))
-    return found
+            filled.append(Panel(title, unit, curves, high, budget if title.startswith("Invocations") else None))
+    return filled
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -116,41 +114,18 @@ def panels(metrics: Metrics, budget: int | None = None) -> list[Panel]:
 
 def smoothed(values: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
     """Mean, 10th and 90th percentile of the values around each: a twentieth of all, at least 5, fewer at the ends."""
-    import numpy as np
-
     reach = max(2, len(values) // 40)
-    windows = [values[max(0, place - reach) : place + reach + 1] for place in range(len(values))]
+    windows = [values[max(0, index - reach) : index + reach + 1] for index in range(len(values))]
     low, high = zip(*(np.quantile(window, (0.1, 0.9)) for window in windows), strict=True)
     return [float(np.mean(window)) for window in windows], list(map(float, low)), list(map(float, high))
 
 
-def save_png(metrics: Metrics, path: Path, title: str, budget: int | None = None) -> None:
-    """Every panel of a run in one picture, two side by side. Nothing is written where nothing was logged."""
-    if not (chosen := panels(metrics, budget)):
-        return
-    pyplot = _pyplot()
-    rows = -(-len(chosen) // 2)
-    with pyplot.rc_context(_style()):
-        figure, axes = pyplot.subplots(
-            rows, 2, figsize=(2 * INCHES[0], rows * INCHES[1] + 0.5), layout="constrained", squeeze=False
-        )
-        figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
-        if any(len(series(metrics, curve.key)[0]) >= FEWEST for panel in chosen for curve in panel.curves):
-            figure.supxlabel(READING, fontsize=8)
-        for place, panel in zip(axes.flat, chosen, strict=False):
-            _draw(place, panel, {"": metrics})
-        for place in axes.flat[len(chosen) :]:
-            place.remove()
-        figure.savefig(path, dpi=120, facecolor="white")
-        pyplot.close(figure)
-
-
 def svg(panel: Panel, runs: Mapping[str, Metrics]) -> str:
     """One panel as inline SVG whose ink is the text's colour; of several runs the curves of each, by their names."""
-    pyplot, drawn = _pyplot(), io.StringIO()
-    with pyplot.rc_context({**_style(), "svg.fonttype": "none", "svg.hashsalt": panel.title}):
+    drawn = io.StringIO()
+    with pyplot.rc_context({**STYLE, "svg.hashsalt": panel.title}):
         figure, axes = pyplot.subplots(figsize=INCHES, layout="constrained")
-        _draw(axes, panel, runs, titled=False)
+        _draw(axes, panel, runs)
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
     return _inline(drawn.getvalue(), panel, runs)
@@ -167,21 +142,19 @@ def _inline(drawn: str, panel: Panel, runs: Mapping[str, Metrics]) -> str:
     return body.replace("<svg", '<svg aria-hidden="true"', 1).replace(INK, "currentColor")
 
 
-def _draw(axes: Axes, panel: Panel, runs: Mapping[str, Metrics], titled: bool = True) -> None:
+def _draw(axes: Axes, panel: Panel, runs: Mapping[str, Metrics]) -> None:
     """The curves of a panel, those of each run in turn."""
     several = len(runs) > 1
     curves = panel.curves[:1] if several else panel.curves
-    for place, (run, metrics) in enumerate(runs.items()):
+    for nth_run, (run, metrics) in enumerate(runs.items()):
         for nth, curve in enumerate(curves):
-            colour = SERIES[place % len(SERIES)] if several else colour_of(curve.operator) if curve.operator else INK
-            _plot(axes, series(metrics, curve.key), curve, run if several else curve.label, colour, place + nth)
+            colour = SERIES[nth_run % len(SERIES)] if several else colour_of(curve.operator) if curve.operator else INK
+            _plot(axes, series(metrics, curve.key), curve, run if several else curve.label, colour, nth_run + nth)
     if panel.budget is not None:
         axes.axhline(panel.budget, color=INK, linestyle=(0, (1, 2)), linewidth=1, label=f"budget {panel.budget}")
     _set_limits(axes, panel)
     axes.set_ylabel(panel.unit)
     axes.set_xlabel("step")
-    if titled:
-        axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold")
     axes.grid(alpha=0.15)
     axes.spines[["top", "right"]].set_visible(False)
     if len(axes.get_legend_handles_labels()[0]) > 1 or panel.curves[0].mark:
@@ -202,50 +175,9 @@ def _plot(axes: Axes, points: tuple[list[int], list[float]], curve: Curve, label
 
 def _set_limits(axes: Axes, panel: Panel) -> None:
     """The axis holds what the panel says must be in sight, with a little room."""
-    from matplotlib.ticker import MaxNLocator
-
     low, high = axes.get_ylim()
     high = max(high, panel.high or high)
     if panel.title != OBJECTIVE:
         low = low if low < 0 else -0.03 * high
     axes.set_ylim(low, high + 0.03 * (high - low))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _style() -> dict[str, Any]:
-    ink = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    return {"font.size": 10, "lines.linewidth": 1.6, **dict.fromkeys(ink, INK)}
-
-
-# --- the terminal -----------------------------------------------------------------------------------------------------
-
-
-def sketch(metrics: Metrics, width: int = 36) -> str:
-    """One line of blocks per curve of Stage 2, with its first and last value."""
-    keys = ["stage2/reward", "stage2/success", "stage2/invocations"]
-    lines = []
-    for key in [*keys, *(INVOCATIONS + name for name in operators_of(metrics))]:
-        _, values = series(metrics, key)
-        if values:
-            label = key.removeprefix("stage2/").replace("_", " ")
-            lines.append(f"{label:<21} {blocks(values, width):<{width}} {values[0]:6.2f} → {values[-1]:.2f}")
-    return "\n".join(lines)
-
-
-def blocks(values: Sequence[float], width: int) -> str:
-    """The values as block characters, averaged into at most `width` columns, from their lowest to their highest."""
-    columns = min(width, len(values))
-    cuts = [round(place * len(values) / columns) for place in range(columns + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
-    low, high = min(means), max(means)
-    span = (high - low) or 1.0
-    return "".join(BLOCKS[min(len(BLOCKS) - 1, int((mean - low) / span * len(BLOCKS)))] for mean in means)

@@ -6,6 +6,7 @@ Each makes other heads for the same operators at the same places, with as many l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -49,38 +50,31 @@ class PooledHead(nn.Module):
 
 def zeroed(model: Tyler, blocks: Blocks) -> Heads:
     """All latents are zeros."""
-    heads = model.heads
-    for name in heads:
-        heads = zero(heads, name)
-    return heads
+    return reduce(zero, model.heads, model.heads)
 
 
 def averaged(model: Tyler, blocks: Blocks) -> Heads:
     """All latents are their operator's mean, slot by slot: nothing of the problem is left."""
-    heads = model.heads
-    for name, found in blocks.items():
-        heads = fix(heads, name, torch.stack(found).mean(dim=0))
-    return heads
+    means = {name: torch.stack(latents).mean(dim=0) for name, latents in blocks.items()}
+    return reduce(lambda heads, name: fix(heads, name, means[name]), means, model.heads)
 
 
 def shuffled(model: Tyler, blocks: Blocks) -> Heads:
     """Latents of the right operator and of another problem."""
-    pooled = {name: PooledHead(model.synthesizer.mapping()[name], found) for name, found in blocks.items()}
+    pooled = {name: PooledHead(model.synthesizer.mapping()[name], latents) for name, latents in blocks.items()}
     return {**model.heads, **pooled}
 
 
 def noise(model: Tyler, blocks: Blocks) -> Heads:
     """Normal vectors with the norm of the latents they stand for, one block for each that was seen."""
     source = torch.Generator().manual_seed(0)
-    heads = dict(model.heads)
-    for name, found in blocks.items():
-        drawn = [torch.randn(one.shape, generator=source).to(one) for one in found]
-        pool = [
-            new * one.norm(dim=-1, keepdim=True) / new.norm(dim=-1, keepdim=True)
-            for new, one in zip(drawn, found, strict=True)
-        ]
-        heads[name] = PooledHead(model.synthesizer.mapping()[name], pool)
-    return heads
+    return shuffled(model, {name: [noise_like(block, source) for block in latents] for name, latents in blocks.items()})
+
+
+def noise_like(latents: Float[Tensor, "latents dim"], source: torch.Generator) -> Float[Tensor, "latents dim"]:
+    """Normal vectors with the norms of some latents."""
+    drawn = torch.randn(latents.shape, generator=source).to(latents)
+    return drawn / drawn.norm(dim=-1, keepdim=True) * latents.norm(dim=-1, keepdim=True)
 
 
 NAMED: dict[str, Callable[[Tyler, Blocks], Heads]] = {
@@ -90,6 +84,13 @@ NAMED: dict[str, Callable[[Tyler, Blocks], Heads]] = {
     "noise": noise,
 }
 """Interventions on all operators, which may need the latents that the model itself computes."""
+ON_OPERATORS: dict[tuple[str, int], Callable[..., Heads]] = {
+    ("remove", 1): remove,
+    ("zero", 1): zero,
+    ("share", 1): share,
+    ("swap", 2): swap,
+}
+"""Those on some operators, by their word and how many operators follow it."""
 
 
 def intervene(
@@ -98,28 +99,17 @@ def intervene(
     """The model under an intervention: one of NAMED, or "remove global", "zero state", "share procedure", "swap a b".
 
     `problems` are answered at all boundaries, within `memory` bytes of contexts and caches, to see the model's own
-    latents, where the intervention needs them. Raises
-    ValueError for an intervention that does not exist.
+    latents, where the intervention needs them. Raises ValueError for an intervention that does not exist.
     """
-    if not name:
-        return model
-    verb, *operators = name.split()
-    match verb, operators:
-        case ("remove", [one]):
-            heads: Heads = remove(model.heads, one)
-        case ("zero", [one]):
-            heads = zero(model.heads, one)
-        case ("share", [one]):
-            heads = share(model.heads, one)
-        case ("swap", [one, other]):
-            heads = swap(model.heads, one, other)
-        case _ if name in NAMED:
-            heads = NAMED[name](model, own_blocks(model, problems, max_new_tokens, memory) if name != "zeros" else {})
-        case _:
-            raise ValueError(
-                f"there is no intervention {name!r}; allowed: {', '.join(NAMED)}, remove K, zero K, share K, swap K L"
-            )
-    return model.with_heads(heads)
+    word, *operators = name.split()
+    if name in NAMED:
+        blocks = own_blocks(model, problems, max_new_tokens, memory) if name != "zeros" else {}
+        return model.with_heads(NAMED[name](model, blocks))
+    if (change := ON_OPERATORS.get((word, len(operators)))) is None:
+        raise ValueError(
+            f"there is no intervention {name!r}; allowed: {', '.join(NAMED)}, remove K, zero K, share K, swap K L"
+        )
+    return model.with_heads(change(model.heads, *operators))
 
 
 def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memory: int | None = None) -> Blocks:
@@ -130,11 +120,11 @@ def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memor
 
 def blocks_of(answers: Sequence[Trajectory]) -> Blocks:
     """All latents of some answers."""
-    found: Blocks = {}
+    blocks: Blocks = {}
     for answer in answers:
         for call, latents in zip(answer.invocations, answer.latents, strict=True):
-            found.setdefault(call.operator, []).append(latents)
-    return found
+            blocks.setdefault(call.operator, []).append(latents)
+    return blocks
 
 
 REPLACEMENTS = ("zeros", "means", "noise", "other problem", "other operator", "untrained", "no block")
@@ -151,26 +141,25 @@ def replacements(
     operator, another operator where there is but one.
     """
     operator, latents = trajectory.invocations[index].operator, trajectory.latents[index]
-    found = exchanged(latents, others.get(operator, ()), source)
+    every = exchanged(latents, others.get(operator, ()), source)
     context = before(model, trajectory, index)
     if second := next_operator(model, operator):
-        found["other operator"] = synthesized(model.synthesizer.decoder, model.heads[second], context)
+        every["other operator"] = synthesized(model.synthesizer.decoder, model.heads[second], context)
     head = untrained_head(model, len(latents))
-    found["untrained"] = synthesized(model.policy.reference_decoder, head, context)
-    return {name: found[name] for name in REPLACEMENTS if name in found}
+    every["untrained"] = synthesized(model.policy.reference_decoder, head, context)
+    return {name: every[name] for name in REPLACEMENTS if name in every}
 
 
 def exchanged(
     latents: Float[Tensor, "latents dim"], others: Sequence[Float[Tensor, "latents dim"]], source: torch.Generator
 ) -> dict[str, Float[Tensor, "latents dim"]]:
     """What takes the place of a block without a pass of the model. `others` are its operator's for other problems."""
-    noise = torch.randn(latents.shape, generator=source).to(latents)
-    noise = noise / noise.norm(dim=-1, keepdim=True) * latents.norm(dim=-1, keepdim=True)
+    noise = noise_like(latents, source)
     drawn = int(torch.randint(max(1, len(others)), (1,), generator=source))
-    found = {"zeros": torch.zeros_like(latents), "noise": noise, "no block": latents[:0]}
+    every = {"zeros": torch.zeros_like(latents), "noise": noise, "no block": latents[:0]}
     if others:
-        found |= {"means": torch.stack(list(others)).mean(dim=0), "other problem": others[drawn]}
-    return found
+        every |= {"means": torch.stack(list(others)).mean(dim=0), "other problem": others[drawn]}
+    return every
 
 
 def before(model: Tyler, trajectory: Trajectory, index: int) -> Float[Tensor, "seq dim"]:
@@ -190,7 +179,7 @@ def synthesized(
 
 def next_operator(model: Tyler, operator: str) -> str | None:
     """The operator after this one in the model's order, the first after the last; None where it is the only one."""
-    names = [one.name for one in model.operators if one.name in model.heads]
+    names = [other.name for other in model.operators if other.name in model.heads]
     second = names[(names.index(operator) + 1) % len(names)]
     return second if second != operator else None
 

@@ -5,17 +5,13 @@ Nothing is decoded again. All passes read an answer as it was given, with other 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import Cache
 
 from tyler.engine.routing import Never, Router
 from tyler.engine.shared_engine import Turn
@@ -23,9 +19,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.lens.interventions import NAMED, blocks_of
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
-from tyler.training.replay import pack, replay_context
-
-Part = TypeVar("Part")
+from tyler.training.replay import pack
 
 ROWS = 8
 """Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
@@ -38,12 +32,12 @@ class Rescored:
     """One answer under the policy, from one of its blocks on.
 
     `logprobs` are log p over V where each visible token after the block was decided, `tokens` those tokens, and
-    `places` their actions; `at_block` is log p over V at the positions of the block's latents.
+    `actions` which of the answer's they are; `at_block` is log p over V at the positions of the block's latents.
     """
 
     logprobs: Float[Tensor, "tokens vocab"]
     tokens: Tensor
-    places: tuple[int, ...]
+    actions: tuple[int, ...]
     at_block: Float[Tensor, "latents vocab"]
 
     @classmethod
@@ -51,75 +45,39 @@ class Rescored:
         """One pass over an answer; `index` names the block."""
         return rescore(model, [(trajectory, index)], turn)[0]
 
-    def of_action(self, place: int) -> Float[Tensor, " vocab"]:
+    def of_action(self, action: int) -> Float[Tensor, " vocab"]:
         """log p over V where an action after the block was decided."""
-        return self.logprobs[self.places.index(place)]
+        return self.logprobs[self.actions.index(action)]
 
 
+@dataclass(frozen=True)
 class Gap:
-    """An answer without one of its blocks: what is before it is read once, and what fills it may be anything.
+    """An answer without one of its blocks, which `index` names: what fills it may be anything."""
 
-    `model`, `trajectory` and `index`, which names the block, are what it was made of.
-    """
+    model: Tyler
+    trajectory: Trajectory
+    index: int
+    turn: Turn = nullcontext
 
-    @torch.no_grad()
-    def __init__(self, model: Tyler, trajectory: Trajectory, index: int, turn: Turn = nullcontext) -> None:
-        self.model, self.trajectory, self.index, self.turn = model, trajectory, index, turn
-        embeds, decided_at = self._context(trajectory)
-        self._shared = decided_at[trajectory.invocations[index].action]  # but for the last position, which decides
-        self._read: Cache | None = None
-        if self._shared > 0:
-            before = embeds[None, : self._shared]
-            with turn():
-                self._read = model.policy.decoder(inputs_embeds=before, use_cache=True).past_key_values
-
-    @torch.no_grad()
     def filled(self, blocks: Sequence[Float[Tensor, "latents dim"]]) -> list[Rescored]:
-        """The answer from the gap on, with each of some blocks in it. Equal to `rescore` of `with_block`, up to
-        rounding."""
+        """The answer from the gap on, with each of some blocks in it; a block of 0 latents removes it."""
         answers = [with_block(self.trajectory, self.index, block) for block in blocks]
-        if self._read is None:
-            return rescore(self.model, [(answer, self.index) for answer in answers], self.turn)
-        longest = max((num_positions(answer) for answer in answers), default=0) - self._shared
-        found = list[Rescored]()
-        for part in parts(answers, longest):
-            with self.turn():
-                found += self._filled(part, self._read)
-        return found
-
-    def _filled(self, answers: Sequence[Trajectory], read: Cache) -> list[Rescored]:
-        contexts = [self._context(answer) for answer in answers]
-        cache = copy.deepcopy(read)
-        cache.batch_repeat_interleave(len(answers))
-        behind = pad_sequence([embeds[self._shared :] for embeds, _ in contexts], batch_first=True)
-        decoder = self.model.policy.decoder
-        hidden = decoder(inputs_embeds=behind, past_key_values=cache, use_cache=True).last_hidden_state
-        return [
-            _read(self.model, answer, self.index, torch.tensor(decided_at) - self._shared, states)
-            for answer, (_, decided_at), states in zip(answers, contexts, hidden, strict=True)
-        ]
-
-    def _context(self, answer: Trajectory) -> tuple[Tensor, list[int]]:
-        return replay_context(answer, self.model.backbone.embed, self.model.backbone.device)
+        return rescore(self.model, [(answer, self.index) for answer in answers], self.turn)
 
 
 @torch.no_grad()
-def rescore(model: Tyler, asked: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
-    """Each answer from its block on, some answers in one pass."""
-    found = []
-    for part in parts(asked, max((num_positions(answer) for answer, _ in asked), default=0)):
+def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
+    """Each answer from its block on, some answers in one pass, each pass within `turn`."""
+    longest = max((num_positions(answer) for answer, _ in answers), default=1)
+    rows, scored = min(ROWS, max(1, POSITIONS // longest)), list[Rescored]()
+    for start in range(0, len(answers), rows):
+        part = answers[start : start + rows]
         with turn():
             packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
             hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
             for row, (trajectory, index) in enumerate(part):
-                found.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
-    return found
-
-
-def parts(answers: Sequence[Part], positions: int) -> Iterator[Sequence[Part]]:
-    """The answers of each pass, in their order; the longest has so many positions."""
-    rows = min(ROWS, max(1, POSITIONS // max(1, positions)))
-    return (answers[first : first + rows] for first in range(0, len(answers), rows))
+                scored.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
+    return scored
 
 
 def num_positions(answer: Trajectory) -> int:
@@ -129,9 +87,9 @@ def num_positions(answer: Trajectory) -> int:
 
 def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Rescored:
     action, size = trajectory.invocations[index].action, len(trajectory.latents[index])
-    behind = tuple(place for place in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[place])
+    behind = tuple(later for later in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[later])
     start = int(decided_at[action]) + 1
-    tokens = torch.tensor([trajectory.actions[place] for place in behind], device=hidden.device)
+    tokens = torch.tensor([trajectory.actions[later] for later in behind], device=hidden.device)
     states = torch.cat([hidden[decided_at[list(behind)]], hidden[start : start + size]])
     logprobs = model.policy.token_logits(states).log_softmax(dim=-1)
     return Rescored(logprobs[: len(behind)], tokens, behind, logprobs[len(behind) :])
@@ -148,12 +106,12 @@ def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:
     span = boxed_span(trajectory.text)
     if span is None:
         return ()
-    visible = [place for place, is_operator in enumerate(trajectory.is_operator) if not is_operator]
-    ids = [trajectory.actions[place] for place in visible]
+    visible = [action for action, is_operator in enumerate(trajectory.is_operator) if not is_operator]
+    ids = [trajectory.actions[action] for action in visible]
     decode = model.backbone.tokenizer.decode
     ends = [len(str(decode(ids[: count + 1], skip_special_tokens=True))) for count in range(len(ids))]
     spans = zip(visible, [0, *ends], ends, strict=False)
-    return tuple(place for place, begin, end in spans if begin < span[1] and end > span[0])
+    return tuple(action for action, begin, end in spans if begin < span[1] and end > span[0])
 
 
 INTERVENTIONS = {"zeros": "zeros", "means": "means", "noise": "noise", "other problem": "shuffled"}
@@ -183,29 +141,34 @@ def kept_answers(
     does not invoke, they are of all.
     """
     boxes = [boxed_answer(answer.text) for answer in answers]
-    asked = [place for place, box in enumerate(boxes) if box is not None]
+    boxed = [index for index, box in enumerate(boxes) if box is not None]
 
-    def kept(changed: Tyler, places: Sequence[int], routed: Router | None) -> dict[int, float]:
-        found = changed.solve(
-            [problems[place] for place in places], router=routed, max_new_tokens=max_new_tokens, memory=memory
+    def kept(changed: Tyler, indices: Sequence[int], routed: Router | None) -> dict[int, float]:
+        solved = changed.solve(
+            [problems[index] for index in indices], router=routed, max_new_tokens=max_new_tokens, memory=memory
         )
-        return {place: float(boxed_answer(one.text) == boxes[place]) for place, one in zip(places, found, strict=True)}
+        return {
+            index: float(boxed_answer(answer.text) == boxes[index])
+            for index, answer in zip(indices, solved, strict=True)
+        }
 
-    told: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     for name, intervention in INTERVENTIONS.items():
-        found: dict[int, float] = {}
+        kept_by_index: dict[int, float] = {}
         for half in (0, 1):
-            blocks = blocks_of(answers) | blocks_of([one for place, one in enumerate(answers) if place % 2 != half])
+            blocks = blocks_of(answers) | blocks_of(
+                [answer for index, answer in enumerate(answers) if index % 2 != half]
+            )
             changed = model.with_heads(NAMED[intervention](model, blocks))
-            found |= kept(changed, [place for place in asked if place % 2 == half], router)
-        told[name] = [found[place] for place in asked]
-    return told | {"no block": [*kept(model, asked, Never()).values()]}
+            kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half], router)
+        shares[name] = [kept_by_index[index] for index in boxed]
+    return shares | {"no block": [*kept(model, boxed, Never()).values()]}
 
 
 def differences(kept: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """What `DIFFERENCES` asks, answer by answer."""
     whole = {**kept, "": [1.0] * len(next(iter(kept.values())))}
     return {
-        question: [one - other for one, other in zip(whole[first], whole[second], strict=True)]
+        question: [own - other for own, other in zip(whole[first], whole[second], strict=True)]
         for question, (first, second) in DIFFERENCES.items()
     }

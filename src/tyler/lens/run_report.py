@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +15,9 @@ from markupsafe import Markup
 
 from tyler.config.files import flatten
 from tyler.config.schema import Config
+from tyler.engine.trajectory import Invocation
 from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
-from tyler.evaluation.html_report import badges, command_of, machine_of, made, render, style_of, view
+from tyler.evaluation.html_report import badges, command_of, machine_of, provenance, render, style_of, view
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
@@ -33,12 +33,8 @@ FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
 
 
-@dataclass(frozen=True)
-class Named:
-    """A run, and what it is called on the page: its path, as far as paths differ."""
-
-    name: str
-    run: AnyRun
+Named = tuple[str, AnyRun]
+"""A run after what it is called on the page: its path, as far as paths differ."""
 
 
 def write(paths: Sequence[Path], output: Path | None = None) -> Path:
@@ -49,42 +45,40 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
     """
     if not paths:
         raise ValueError("there is nothing to report on; give a run, an evaluation, or a folder that holds some")
-    found = named([run for path in paths for run in _runs(path)])
+    runs = named([run for path in paths for run in _runs(path)])
     default = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path("runs")
-    place = output or default / REPORT
-    place.parent.mkdir(parents=True, exist_ok=True)
-    title = found[0].name if len(found) == 1 else f"{', '.join(map(str, paths))}: {counted(len(found), 'run')}"
-    atomic_write(place, page(found, place.parent, title))
-    return place
+    file = output or default / REPORT
+    file.parent.mkdir(parents=True, exist_ok=True)
+    title = runs[0][0] if len(runs) == 1 else f"{', '.join(map(str, paths))}: {counted(len(runs), 'run')}"
+    atomic_write(file, page(runs, file.parent, title))
+    return file
 
 
 def _runs(path: Path) -> list[AnyRun]:
     if not path.is_dir():
         raise ValueError(f"there is no folder {str(path)!r}; give a run, an evaluation, or a folder that holds some")
-    if not (found := list(runs_below(path))):
+    if not (runs := list(runs_below(path))):
         raise ValueError(f"{path} holds neither a run (config.yaml, metrics.jsonl) nor an evaluation (answers.parquet)")
-    return found
+    return runs
 
 
 def named(runs: Sequence[AnyRun]) -> list[Named]:
     """Runs with names that tell them apart; each once."""
     unique = list({run.path.resolve(): run for run in runs}.items())
-    if not unique:
-        return []
-    base = os.path.commonpath([path.parent for path, _ in unique])
-    return [Named(os.path.relpath(path, base), run) for path, run in unique]
+    base = os.path.commonpath([path.parent for path, _ in unique]) if unique else ""
+    return [(os.path.relpath(path, base), run) for path, run in unique]
 
 
 def page(runs: Sequence[Named], folder: Path, title: str) -> str:
     """The page, in `folder`: links to records are relative to it."""
-    trained = [(one.name, one.run) for one in runs if isinstance(one.run, TrainingRun)]
-    apart = named([one.run for one in runs if isinstance(one.run, EvaluationRun)])
-    evaluated = [(one.name, one.run) for one in apart if isinstance(one.run, EvaluationRun)]
+    trained = [(name, run) for name, run in runs if isinstance(run, TrainingRun)]
+    apart = named([run for _, run in runs if isinstance(run, EvaluationRun)])
+    evaluated = [(name, run) for name, run in apart if isinstance(run, EvaluationRun)]
     return render(
         "runs.html",
         title=title,
-        facts=made(),
-        overview=[("run", "what", "status", "step", "best or accuracy"), *(_overview(one) for one in runs)],
+        facts=provenance(),
+        overview=[("run", "what", "status", "step", "best or accuracy"), *(_overview(*run) for run in runs)],
         compared=_compared(trained),
         differing=_differing(trained),
         runs=[_section(name, run, folder) for name, run in trained],
@@ -96,38 +90,31 @@ def page(runs: Sequence[Named], folder: Path, title: str) -> str:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def _overview(one: Named) -> tuple[str, ...]:
-    run = one.run
+def _overview(name: str, run: AnyRun) -> tuple[str, ...]:
     step = f"{run.step}" if run.total is None else f"{run.step} of {run.total}"
-    if isinstance(run, TrainingRun):
-        best = run.best
-        told = (
-            "–"
-            if best is None
-            else f"{best.metric.partition('/')[2].replace('_', ' ')} {best.value:.4g}, step {best.step}"
-        )
+    if not isinstance(run, TrainingRun):
+        value = percent(run.accuracy)
+    elif (best := run.best) is None:
+        value = "–"
     else:
-        told = percent(run.accuracy)
-    return one.name, run.what, run.status, step, told
+        value = f"{best.metric.partition('/')[2].replace('_', ' ')} {best.value:.4g}, step {best.step}"
+    return name, run.what, run.status, step, value
 
 
 def _compared(runs: Sequence[tuple[str, TrainingRun]]) -> list[dict[str, Any]]:
     """The first curve of every panel that at least two runs have, theirs in one plot."""
-    found: dict[tuple[str, str], list[tuple[str, TrainingRun]]] = {}
-    kinds: dict[tuple[str, str], Panel] = {}
+    members: dict[tuple[str, str], list[tuple[str, TrainingRun, Panel]]] = {}
     for name, run in runs:
         for panel in panels(run.metrics, run.budget):
-            key = panel.title, panel.curves[0].key
-            kinds.setdefault(key, panel)
-            found.setdefault(key, []).append((name, run))
+            members.setdefault((panel.title, panel.curves[0].key), []).append((name, run, panel))
     return [
         {
-            "title": f"{kinds[key].title}: {kinds[key].curves[0].label}",
-            "svg": Markup(svg(kinds[key], {name: run.metrics for name, run in members})),
-            "label": ", ".join(f"{name} {_end(run, key[1]):.4g}" for name, run in members),
+            "title": f"{title}: {group[0][2].curves[0].label}",
+            "svg": Markup(svg(group[0][2], {name: run.metrics for name, run, _ in group})),
+            "label": ", ".join(f"{name} {_end(run, key):.4g}" for name, run, _ in group),
         }
-        for key, members in found.items()
-        if len(members) > 1
+        for (title, key), group in members.items()
+        if len(group) > 1
     ]
 
 
@@ -140,10 +127,17 @@ def _end(run: TrainingRun, key: str) -> float:
 def _differing(runs: Sequence[tuple[str, TrainingRun]]) -> list[tuple[str, ...]]:
     """The settings in which runs differ, after a row of their names; empty if they do not differ."""
     flat = [flatten(run.config) for _, run in runs]
-    keys = [key for key in {key: None for one in flat for key in one} if len({_told(one.get(key)) for one in flat}) > 1]
+    keys = [
+        key
+        for key in {key: None for settings in flat for key in settings}
+        if len({_yaml(settings.get(key)) for settings in flat}) > 1
+    ]
     if len(runs) < 2 or not keys:
         return []
-    return [("setting", *(name for name, _ in runs)), *((key, *(_told(one.get(key)) for one in flat)) for key in keys)]
+    return [
+        ("setting", *(name for name, _ in runs)),
+        *((key, *(_yaml(settings.get(key)) for settings in flat)) for key in keys),
+    ]
 
 
 def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
@@ -159,7 +153,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
     read_by = {prefix: set(metrics.sections) for prefix, metrics in every_metrics().items()}
     unread = set() if run.loop is None else set().union(*read_by.values()) - read_by[run.loop]
     changed = [
-        (key, _told(value), _told(defaults.get(key)))
+        (key, _yaml(value), _yaml(defaults.get(key)))
         for key, value in values.items()
         if value != defaults.get(key) and key.partition(".")[0] not in unread
     ]
@@ -168,7 +162,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
         "name": name,
         "anchor": _anchor(name),
         "facts": facts,
-        "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for one in drawn for curve in one.curves),
+        "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for panel in drawn for curve in panel.curves),
         "panels": [
             {
                 "title": panel.title,
@@ -202,27 +196,20 @@ def _rollouts(run: TrainingRun, folder: Path) -> dict[str, Any]:
 def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "title": f"Step {members[0]['step']}: {members[0]['problem']}",
-        "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(one['reward'] for one in members):.2f}",
+        "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(member['reward'] for member in members):.2f}",
         "badges": badges([Outcome(member["outcome"]) for member in members]),
         "members": [
             {
                 "style": style_of(Outcome(member["outcome"])),
-                "traced": as_html(member["text"], [Call(*one) for one in member["invocations"]]),
+                "traced": as_html(
+                    member["text"],
+                    [Invocation(call[0], call[1], call[2], 0, call[3]) for call in member["invocations"]],
+                ),
                 "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
             }
             for member in members
         ],
     }
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operator call as trajectories.jsonl has it."""
-
-    operator: str
-    position: int
-    num_latents: int
-    offset: int
 
 
 # --- evaluations ------------------------------------------------------------------------------------------------------
@@ -258,6 +245,6 @@ def _anchor(name: str) -> str:
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
-def _told(value: Any) -> str:
+def _yaml(value: Any) -> str:
     """A setting as YAML writes it, in one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

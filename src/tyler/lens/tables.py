@@ -1,57 +1,85 @@
-"""What the lens found as rows of text, for a terminal and for a page: the same numbers in the same places."""
+"""What the lens measured as tables, for a terminal and for a page: the same numbers in the same places."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.html_report import render
 from tyler.lens.block import Reading, Scored
 from tyler.lens.interventions import REPLACEMENTS
-from tyler.lens.survey import STATEMENTS, Estimate, OperatorSurvey, Survey
-from tyler.presentation import as_html, colour_of, counted
+from tyler.lens.survey import MOVED, STATEMENTS, Estimate, Survey
+from tyler.presentation import counted
 
 NOTHING = "–"
 CAUTION = (
-    "Yes where a difference, paired by problem, has a 95% interval above zero; no where it is below. An answer leans "
-    "on whatever stood in its context while it was decoded, an untrained block included: that alone says nothing of "
-    "what was learned."
+    "Yes where a difference, paired by problem, has a 95% interval above zero; no where it is below. An answer depends "
+    "on anything that stood in its context while it was decoded, an untrained block included: that alone says nothing "
+    "of what was learned."
 )
 DECODED = (
     "Differences of shares, paired by problem. Teacher forcing holds an answer on its way by its own words; decoded "
     "again it may go another from its first token."
 )
-LOSSES = "log p lost by the tokens that follow, in nats"
+ONE_AT_A_TIME = (
+    "One block at a time is replaced, teacher-forced on this answer. What shows with noise or with another problem's "
+    "block is not of this block."
+)
 Rows = list[tuple[str, ...]]
-"""A table, its heads first."""
+"""The rows of a table, its heads first."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with a title, and a note below them."""
+
+    title: str
+    rows: Rows
+    note: str = ""
+
+
+def page(facts: dict[str, str], tables: Sequence[Table], **answer: Any) -> str:
+    """Tables as a page of HTML that needs nothing else; above them an answer, if there is one."""
+    return render("lens.html", title="Operator lens", facts=facts, tables=tables, **answer)
 
 
 # -- one answer ------------------------------------------------------------------------------------------------------
 
 
+def answer_tables(readings: Sequence[Reading]) -> list[Table]:
+    """Two tables with a row for each block; then for each block what can be read from it, and every effect."""
+    tables = [
+        Table("log p lost by the tokens that follow, in nats", loss_rows(readings), ONE_AT_A_TIME),
+        Table("what is in them", block_rows(readings)),
+    ]
+    for number, reading in enumerate(readings, start=1):
+        where = f"block {number}, {reading.operator} after {counted(reading.position, 'token')}"
+        tables.append(Table(f"{where}: what can be read from it", readout_rows(reading)))
+        tables.append(Table(f"{where}: what replacing it changes", effect_rows(reading)))
+    return tables
+
+
 def loss_rows(readings: Sequence[Reading]) -> Rows:
     """A row for each block: what each replacement costs the tokens after it."""
-    found: Rows = [("block", "at", *REPLACEMENTS)]
-    for one in readings:
-        losses = [number(one.effects[name].loss) if name in one.effects else NOTHING for name in REPLACEMENTS]
-        found.append((one.operator, str(one.position), *losses))
-    return found
+    rows: Rows = [("block", "at", *REPLACEMENTS)]
+    for reading in readings:
+        effects = [reading.effects.get(name) for name in REPLACEMENTS]
+        losses = [NOTHING if effect is None else number(effect.loss) for effect in effects]
+        rows.append((reading.operator, str(reading.position), *losses))
+    return rows
 
 
 def block_rows(readings: Sequence[Reading]) -> Rows:
-    """A row for each block: what its latents read as, how many are enough, and what others carry to its place."""
-    found: Rows = [("block", "at", "reads as", "enough", "moved towards others")]
-    for one in readings:
-        words = " ".join(readout.likeliest[0][0].strip() or "·" for readout in one.readouts)
-        found.append((one.operator, str(one.position), words, enough_of(one), carried_of(one)))
-    return found
-
-
-def readable_of(reading: Reading) -> str:
-    """The share of readable latents, and with another problem's block: "38%, other 25%"."""
-    own, other = (NOTHING if share is None else f"{share:.0%}" for share in (reading.readable, reading.readable_other))
-    return f"{own}, other {other}"
+    """A row for each block: what its latents read as, the share that can be read as what follows here and in few other
+    answers, how many are enough for every token after it, and what others' blocks carry to its place."""
+    rows: Rows = [("block", "at", "reads as", "readable", "enough", "moved towards others")]
+    for reading in readings:
+        words = " ".join(readout.likeliest[0][0].strip() or "·" for readout in reading.readouts)
+        shares = (NOTHING if share is None else f"{share:.0%}" for share in (reading.readable, reading.readable_other))
+        readable = ", other ".join(shares)
+        rows.append((reading.operator, str(reading.position), words, readable, enough_of(reading), carried_of(reading)))
+    return rows
 
 
 def enough_of(reading: Reading) -> str:
@@ -66,17 +94,20 @@ def carried_of(reading: Reading) -> str:
     """What other problems' blocks move, and noise, of the way to their answers: "0.1, noise 0.0, of 5.2"."""
     if reading.carried is None:
         return NOTHING
-    one = reading.carried
-    return f"{number(one.moved)}, noise {number(one.noise)}, of {number(one.whole)}"
+    moved, noise, whole = map(number, (reading.carried.moved, reading.carried.noise, reading.carried.whole))
+    return f"{moved}, noise {noise}, of {whole}"
 
 
 def readout_rows(reading: Reading) -> Rows:
     """A row for each latent: the likeliest tokens there, those with another problem's block, the nearest embeddings."""
-    found: Rows = [("latent", "likeliest next token", "with another problem's block", "nearest embedding")]
-    for place, one in enumerate(reading.readouts, start=1):
-        likeliest, control, nearest = scored(one.likeliest, 3), scored(one.control, 2), scored(one.nearest, 2)
-        found.append((f"z{place}", likeliest, control or NOTHING, nearest))
-    return found
+    rows: Rows = [("latent", "likeliest next token", "with another problem's block", "nearest embedding")]
+    for slot, readout in enumerate(reading.readouts, start=1):
+        likeliest, control, nearest = (
+            scored(tokens, most)
+            for tokens, most in ((readout.likeliest, 3), (readout.control, 2), (readout.nearest, 2))
+        )
+        rows.append((f"z{slot}", likeliest, control or NOTHING, nearest))
+    return rows
 
 
 def scored(tokens: Scored, most: int) -> str:
@@ -86,99 +117,85 @@ def scored(tokens: Scored, most: int) -> str:
 
 def effect_rows(reading: Reading) -> Rows:
     """A row for each replacement."""
-    found: Rows = [
-        ("replaced by", "log p lost, nats", "KL a token", "tokens flipped", "of the answer", "answer flipped")
-    ]
-    for name, one in reading.effects.items():
-        of_answer = NOTHING if one.answer_loss is None else number(one.answer_loss)
-        flipped = NOTHING if one.answer_flipped is None else "yes" if one.answer_flipped else "no"
-        found.append((name, number(one.loss), f"{one.divergence:.3f}", f"{one.flipped:.0%}", of_answer, flipped))
-    return found
-
-
-def answer_page(name: str, question: str, answer: Trajectory, readings: Sequence[Reading]) -> str:
-    """One answer and every block of it under the lens, as a page of HTML that needs nothing else."""
-    blocks = [
-        {
-            "title": f"{one.operator} after {counted(one.position, 'token')}",
-            "colour": colour_of(one.operator),
-            "readouts": readout_rows(one),
-            "effects": effect_rows(one),
-            "notes": [
-                f"Latents that can be read as what follows here and in few other answers: {readable_of(one)}",
-                f"Enough for every token after it to stay the likeliest: {enough_of(one)}",
-                f"Moved towards other problems' answers, in nats: {carried_of(one)}",
-            ],
-        }
-        for one in readings
-    ]
-    facts = {"model": name, "answer": answer.summary()}
-    traced = as_html(answer.text, answer.invocations)
-    return render("lens.html", title="Operator lens", facts=facts, question=question, traced=traced, blocks=blocks)
+    heads = ("replaced by", "log p lost, nats", "KL a token", "tokens flipped", "of the answer", "answer flipped")
+    rows: Rows = [heads]
+    for name, effect in reading.effects.items():
+        of_answer = NOTHING if effect.answer_loss is None else number(effect.answer_loss)
+        flipped = {None: NOTHING, True: "yes", False: "no"}[effect.answer_flipped]
+        shares = (f"{effect.divergence:.3f}", f"{effect.flipped:.0%}", of_answer, flipped)
+        rows.append((name, number(effect.loss), *shares))
+    return rows
 
 
 # -- many answers ----------------------------------------------------------------------------------------------------
 
+COUNTED = (
+    *(
+        f"{what}{whose}"
+        for whose in ("", " of other problem")
+        for what in ("readable latents", "latents that are enough")
+    ),
+    *(f"{MOVED} {how}" for how in ("by its block", "by noise", "in all")),
+    *(f"answer flipped with {name}" for name in ("means", "other problem", "no block")),
+)
+"""What else is counted, with its controls."""
 
-def replaced_rows(found: Survey) -> Rows:
-    """A row for each replacement, a column for each operator."""
-    rows: Rows = [("replaced by", *found.operators)]
-    for name in REPLACEMENTS:
-        losses = [one.effects[name]["loss"] if name in one.effects else None for one in found.operators.values()]
-        rows.append((name, *(estimated(loss) for loss in losses)))
-    return rows
+
+def survey_tables(survey: Survey) -> list[Table]:
+    """Everything that a survey tested and counted."""
+    operators = survey.operators.values()
+    tests = sum(len(operator.tested) for operator in operators) + len(survey.decoded_tested)
+    family = f" p: sign flips over problems, adjusted by Holm for the {tests} tests made here."
+    counted = [
+        ("counted", *survey.operators),
+        ("blocks", *(str(operator.num_blocks) for operator in operators)),
+        ("share that its mean keeps", *(estimated(operator.kept) for operator in operators)),
+        *(row_of(measure, survey, measure) for measure in COUNTED),
+    ]
+    losses = [("replaced by", *survey.operators), *(row_of(name, survey, f"loss with {name}") for name in REPLACEMENTS)]
+    pairs = {question: " less ".join(filter(None, pair)) for question, pair in STATEMENTS.items()}
+    return [
+        Table("What is tested", tested_rows(survey), CAUTION + family),
+        Table("What a replacement costs", losses, "Nats of log p, teacher-forced on the model's own answers."),
+        Table(
+            "What else was counted",
+            counted,
+            "Intervals are 95% and resample problems; the blocks of one problem are averaged first.",
+        ),
+        Table(
+            "Decoded again",
+            decoded_rows(survey),
+            "The share of answers with a box that have the same in it when all latents are replaced.",
+        ),
+        Table("What that tests", decoded_tested_rows(survey), DECODED),
+        Table("What the questions mean", [("asked", "what is above zero"), *pairs.items()]),
+    ]
 
 
-def tested_rows(found: Survey) -> Rows:
+def tested_rows(survey: Survey) -> Rows:
     """A row for each statement, with its verdict for each operator."""
-    rows: Rows = [("asked", *found.operators)]
-    for statement in STATEMENTS:
-        tested = [one.tested.get(statement.question) for one in found.operators.values()]
-        rows.append((statement.question, *(verdict(one) for one in tested)))
+    rows: Rows = [("asked", *survey.operators)]
+    for question in STATEMENTS:
+        tested = [operator.tested.get(question) for operator in survey.operators.values()]
+        rows.append((question, *map(verdict, tested)))
     return rows
 
 
-def meant_rows() -> Rows:
-    """What each statement is, in numbers."""
-    return [("asked", "what is above zero"), *((one.question, one.difference) for one in STATEMENTS)]
+def row_of(title: str, survey: Survey, measure: str) -> tuple[str, ...]:
+    """A measure of every operator."""
+    digits = 1 if "enough" in measure else 2
+    return title, *(estimated(operator.measured.get(measure), digits) for operator in survey.operators.values())
 
 
-def other_rows(found: Survey) -> Rows:
-    """What else is counted, with its controls: what can be read, what is enough, what is carried, what means keep."""
-    rows: Rows = [("counted", *found.operators)]
-
-    def add(title: str, of: Mapping[str, Estimate | None], digits: int = 2) -> None:
-        rows.append((title, *(estimated(of[name], digits) for name in found.operators)))
-
-    def each(measure: str, key: str) -> dict[str, Estimate | None]:
-        return {name: getattr(one, measure).get(key) for name, one in found.operators.items()}
-
-    rows.append(("blocks", *(str(one.num_blocks) for one in found.operators.values())))
-    add("share that its mean keeps", {name: one.kept for name, one in found.operators.items()})
-    for key, words in (("own", ""), ("other problem", ", another problem's block")):
-        add(f"readable latents{words}", each("readable", key))
-        add(f"latents that are enough{words}", each("enough", key), 1)
-    for key, words in (("moved", "by its block"), ("noise", "by noise"), ("whole", "all of the way")):
-        add(f"moved towards another's answer {words}, nats", each("carried", key))
-    for name in ("means", "other problem", "no block"):
-        flips = {key: measured(one, name, "answer_flipped") for key, one in found.operators.items()}
-        add(f"answers that flip with {name}, share", flips)
-    return rows
-
-
-def decoded_rows(found: Survey) -> Rows:
+def decoded_rows(survey: Survey) -> Rows:
     """The share of answers that keep what is in their box when all latents are replaced and they are decoded again."""
-    return [("replaced by", "same answer"), *((name, estimated(one)) for name, one in found.decoded.items())]
+    return [("replaced by", "same answer"), *((name, estimated(share)) for name, share in survey.decoded.items())]
 
 
-def decoded_tested_rows(found: Survey) -> Rows:
+def decoded_tested_rows(survey: Survey) -> Rows:
     """What is tested of these shares."""
-    return [("asked", "decoded again"), *((question, verdict(one)) for question, one in found.decoded_tested.items())]
-
-
-def measured(one: OperatorSurvey, replacement: str, measure: str) -> Estimate | None:
-    """A measure of a replacement, where it was measured."""
-    return one.effects.get(replacement, {}).get(measure)
+    tested = survey.decoded_tested.items()
+    return [("asked", "decoded again"), *((question, verdict(difference)) for question, difference in tested)]
 
 
 def number(value: float) -> str:
@@ -186,52 +203,17 @@ def number(value: float) -> str:
     return f"{0.0 if abs(value) < 0.005 else value:.2f}"
 
 
-def estimated(one: Estimate | None, digits: int = 2) -> str:
+def estimated(estimate: Estimate | None, digits: int = 2) -> str:
     """A mean with its interval."""
-    if one is None:
+    if estimate is None:
         return NOTHING
-    mean, low, high = (0.0 if abs(value) < 0.5 * 10**-digits else value for value in (one.mean, one.low, one.high))
-    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    ends = (estimate.mean, estimate.low, estimate.high)
+    mean, low, high = (f"{0.0 if abs(end) < 0.5 * 10**-digits else end:.{digits}f}" for end in ends)
+    return f"{mean} ({low} to {high})"
 
 
-def verdict(one: Estimate | None) -> str:
+def verdict(estimate: Estimate | None) -> str:
     """What a test came to: "yes, 0.84 (0.53 to 1.12), p 0.012"."""
-    if one is None:
+    if estimate is None:
         return NOTHING
-    return f"{one.verdict}, {estimated(one)}" + ("" if one.p is None else f", p {one.p:.2g}")
-
-
-def survey_page(name: str, asked: str, found: Survey) -> str:
-    """What a set of answers shows, as a page of HTML that needs nothing else."""
-    facts = {"model": name, "problems": asked, "answers with operators": str(found.num_problems)}
-    return render("lens.html", title="Operator lens", facts=facts, tables=survey_tables(found))
-
-
-def survey_tables(found: Survey) -> list[dict[str, Any]]:
-    """Its tables, each with a title and a note."""
-    tests = sum(len(one.tested) for one in found.operators.values()) + len(found.decoded_tested)
-    family = f" p: sign flips over problems, adjusted by Holm for the {counted(tests, 'test')} made here."
-    return [
-        {
-            "title": "What is tested",
-            "rows": tested_rows(found),
-            "note": CAUTION + family,
-        },
-        {
-            "title": "What a replacement costs",
-            "rows": replaced_rows(found),
-            "note": f"{LOSSES.capitalize()}, teacher-forced on the model's own answers.",
-        },
-        {
-            "title": "What else was counted",
-            "rows": other_rows(found),
-            "note": "Intervals are 95% and resample problems; the blocks of one problem are averaged first.",
-        },
-        {
-            "title": "Decoded again",
-            "rows": decoded_rows(found),
-            "note": "The share of answers with a box that have the same in it when all latents are replaced.",
-        },
-        {"title": "What that tests", "rows": decoded_tested_rows(found), "note": DECODED},
-        {"title": "What the questions mean", "rows": meant_rows(), "note": ""},
-    ]
+    return f"{estimate.verdict}, {estimated(estimate)}" + ("" if estimate.p is None else f", p {estimate.p:.2g}")

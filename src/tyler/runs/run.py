@@ -60,7 +60,7 @@ from tyler.runs.json_lines import json_line, parsed
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl.gz", "tracking", "origin.json"
-CURVES, REPORT = "curves.png", "report.html"
+REPORT = "report.html"
 """What commands draw of a run beside it."""
 HALF_A_CONFIG = f".{CONFIG}.*"
 """What a start that was killed at once leaves."""
@@ -338,7 +338,7 @@ def _drop_run(path: Path) -> None:
     """Remove a run but for its config, which stays until a new one replaces it: a kill leaves a run."""
     for folder in (CHECKPOINTS, TRACKING):
         shutil.rmtree(path / folder, ignore_errors=True)
-    for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CURVES, REPORT):
+    for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, REPORT):
         (path / name).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The experiments of the paper, one module each; a module with an `EXPERIMENT` is found by its name."""
+"""The experiments of the paper and the studies of our own, each a module with an `EXPERIMENT`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from tyler.experiments import studies as study_modules
 if TYPE_CHECKING:
     from tyler.experiments.experiment import Experiment
 
-FIRST = ("main", "ablation")
-"""What is worth having first; the others follow by name."""
-
 
 def names() -> list[str]:
-    """Every experiment of the paper."""
-    found = sorted(module.name for module in iter_modules(__path__))
-    return [*(name for name in FIRST if name in found), *(name for name in found if name not in FIRST)]
+    """Every experiment of the paper; what is worth having first comes first."""
+    first = ("main", "ablation")
+    return [*first, *sorted({module.name for module in iter_modules(__path__)}.difference(first))]
 
 
 def studies() -> list[str]:
@@ -36,9 +33,6 @@ def find(name: str) -> Experiment:
     return experiment
 
 
-def chosen(asked: tuple[str, ...]) -> list[str]:
-    """The names, each once; `all` stands for all of them. Raises ValueError for an unknown name."""
-    for name in asked:
-        if name != "all":
-            find(name)
-    return names() if "all" in asked else list(dict.fromkeys(asked))
+def chosen(names_given: tuple[str, ...]) -> list[str]:
+    """The names, each once; `all` stands for all of them."""
+    return names() if "all" in names_given else list(dict.fromkeys(names_given))

@@ -9,17 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tyler.experiments.averages import (
-    average,
-    average_interval,
-    averaged,
-    difference,
-    held_against,
-    mean_of,
-    shown,
-    with_paper,
-    written,
-)
+from tyler.experiments.averages import average, averaged, difference, held_against, mean_of, shown, with_paper, written
 from tyler.experiments.cells import LATENCY
 from tyler.experiments.experiment import Entry, Experiment, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, methods
@@ -47,8 +37,8 @@ def tables(results: Results) -> list[Table]:
             (written(mean_of(results, TIMED, row, columns, "seconds"), ".3f"), "Seconds", ".2f"),
             (written(mean_of(results, group, row, columns, "latents"), ".1f"), "Latents", ".0f"),
         )
-        told = (with_paper(text, shown("budget", group, row, column, form)) for text, column, form in numbers)
-        rows.append((row, *told, difference(results, group, row)))
+        cells = (with_paper(text, shown("budget", group, row, column, form)) for text, column, form in numbers)
+        rows.append((row, *cells, difference(results, group, row)))
     caption = f"Budget sweep on {group}, averaged over {', '.join(columns)}"
     return [Table("budget", caption, ("B_O", "accuracy", "seconds", "latents", "difference to B_O = 0"), tuple(rows))]
 
@@ -61,18 +51,15 @@ def figures(results: Results) -> dict[str, Figure]:
     rows = in_order(results, "row")
     figure, (axes,) = panels()
     other = axes.twinx()
-    accuracies = [(int(row), average(results, group, row, columns)) for row in rows]
-    seconds = [(int(row), mean_of(results, TIMED, row, columns, "seconds")) for row in rows]
-    for place, points, colour, marker, label in (
-        (axes, accuracies, COLOURS[STAGE2], "o", "accuracy (%)"),
-        (other, seconds, COLOURS["seconds"], "s", "seconds an answer"),
-    ):
-        there = [(x, y) for x, y in points if y is not None]
-        place.plot([x for x, _ in there], [y for _, y in there], marker=marker, color=colour)
-        place.set_ylabel(label, color=colour)
-    for row, (_, middle) in zip(rows, accuracies, strict=True):
-        if middle is not None and (ends := average_interval(results, group, row, columns)) is not None:
-            bar(axes, int(row), middle, ends, COLOURS[STAGE2])
+    accuracies = {int(row): mean for row in rows if (mean := average(results, group, row, columns)) is not None}
+    seconds = {int(row): mean_of(results, TIMED, row, columns, "seconds") for row in rows}
+    axes.plot(list(accuracies), [mean for mean, _, _ in accuracies.values()], "o-", color=COLOURS[STAGE2])
+    axes.set_ylabel("accuracy (%)", color=COLOURS[STAGE2])
+    for budget, (middle, *ends) in accuracies.items():
+        bar(axes, budget, middle, ends, COLOURS[STAGE2])
+    timed = {budget: value for budget, value in seconds.items() if value is not None}
+    other.plot(list(timed), list(timed.values()), "s-", color=COLOURS["seconds"])
+    other.set_ylabel("seconds an answer", color=COLOURS["seconds"])
     other.spines["right"].set_visible(True)
     other.grid(False)
     axes.set_xlabel("latent-call budget $B_O$")

@@ -14,7 +14,7 @@ from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tyler.experiments.averages import accuracy, shown, told, with_paper, written
+from tyler.experiments.averages import accuracy, average, share_text, shown, with_paper, written
 from tyler.experiments.cells import Cell, Decoding, Training
 from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entry_of, in_order, seeded
 from tyler.experiments.scales import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER, Rows, Scale
@@ -35,31 +35,31 @@ def entries(scale: Scale) -> list[Entry]:
     preset = scale.backbones[scale.sequential]
     steps: dict[str, Rows] = {BASE: {COT: (Training(), Decoding(router="never"))}}
     chains = trainings(scale)
-    for place, domain in enumerate(scale.domains):
-        steps[f"{place + 1} {domain.title}"] = {
-            row: (chain[place], Decoding("memgen" if row == MEMGEN else "tyler")) for row, chain in chains.items()
+    for index, domain in enumerate(scale.domains):
+        steps[f"{index + 1} {domain.title}"] = {
+            row: (chain[index], Decoding("memgen" if row == MEMGEN else "tyler")) for row, chain in chains.items()
         }
-    found = []
+    every = []
     for step, rows in steps.items():
-        for (row, made), domain in product(rows.items(), scale.domains):
-            cells = seeded(Cell(f"{step}: {row}", preset, *made, domain.questions, 0), scale.seeds)
-            found.append(Entry(step, row, domain.column, cells, domain.families))
-    return found
+        for (row, how), domain in product(rows.items(), scale.domains):
+            cells = seeded(Cell(f"{step}: {row}", preset, *how, domain.questions, 0), scale.seeds)
+            every.append(Entry(step, row, domain.column, cells, domain.families))
+    return every
 
 
 def trainings(scale: Scale) -> dict[str, list[Training]]:
     """The training of each method after each domain."""
-    found: dict[str, list[Training]] = {SFT: [], GRPO: [], MEMGEN: [], TYLER: []}
+    chains: dict[str, list[Training]] = {SFT: [], GRPO: [], MEMGEN: [], TYLER: []}
     operators: Training | None = None
     for domain in scale.domains:
         for row, method in ((SFT, "sft"), (GRPO, "grpo")):
-            merged = Training("merge", start=found[row][-1]) if found[row] else None
-            found[row].append(scale.training(method, *domain.learned, start=merged))
-        before = found[MEMGEN][-1] if found[MEMGEN] else None
-        found[MEMGEN].append(scale.training("memgen", *domain.learned, start=before))
+            merged = Training("merge", start=chains[row][-1]) if chains[row] else None
+            chains[row].append(scale.training(method, *domain.learned, start=merged))
+        before = chains[MEMGEN][-1] if chains[MEMGEN] else None
+        chains[MEMGEN].append(scale.training("memgen", *domain.learned, start=before))
         operators = scale.training("stage1", *domain.learned, start=operators)
-        found[TYLER].append(scale.training("stage2", *domain.learned, start=operators))
-    return found
+        chains[TYLER].append(scale.training("stage2", *domain.learned, start=operators))
+    return chains
 
 
 def forgetting(after: Sequence[Sequence[float]]) -> float:
@@ -73,36 +73,30 @@ def forgetting(after: Sequence[Sequence[float]]) -> float:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """The macro average and F of every method after every step, of each seed that has all domains up to there."""
-    columns = list(dict.fromkeys(one.entry.column for one in measured))
-    steps = list(dict.fromkeys(one.entry.group for one in measured if one.entry.group != BASE))
+    columns = list(dict.fromkeys(each.entry.column for each in measured))
+    steps = list(dict.fromkeys(each.entry.group for each in measured if each.entry.group != BASE))
     shares: dict[str, dict[int, Shares]] = {}
-    for one in measured:
-        for seed, (_, record) in one.records.items():
-            of_seed = shares.setdefault(one.entry.row, {}).setdefault(seed, {})
-            of_seed[one.entry.group, one.entry.column] = 100 * fmean(one.right(record))
-    told = []
-    for (row, seeds), place in product(shares.items(), range(len(steps))):
-        values = [summed(after) for one in seeds.values() if (after := accuracies(one, steps[: place + 1], columns))]
-        if values:
-            told.append({"row": row, "step": steps[place], **{key: [one[key] for one in values] for key in values[0]}})
-    return {"retention": told}
-
-
-def accuracies(shares: Shares, steps: Sequence[str], columns: Sequence[str]) -> list[list[float]]:
-    """After each of some steps the accuracy on every domain; nothing where one is missing."""
-    whole = all((step, column) in shares for step in steps for column in columns)
-    return [[shares[step, column] for column in columns] for step in steps] if whole else []
-
-
-def summed(after: Sequence[Sequence[float]]) -> dict[str, float]:
-    """What a step comes to, of one seed."""
-    return {"average": round(fmean(after[-1]), 4), "forgetting": round(forgetting(after), 4)}
+    for each in measured:
+        for seed, (_, record) in each.records.items():
+            of_seed = shares.setdefault(each.entry.row, {}).setdefault(seed, {})
+            of_seed[each.entry.group, each.entry.column] = 100 * fmean(each.right(record))
+    retention = []
+    for (row, seeds), last in product(shares.items(), range(len(steps))):
+        needed = list(product(steps[: last + 1], columns))
+        whole = [of_seed for of_seed in seeds.values() if all(key in of_seed for key in needed)]
+        after = [[[of_seed[step, column] for column in columns] for step in steps[: last + 1]] for of_seed in whole]
+        if after:
+            averages = [round(fmean(rows[-1]), 4) for rows in after]
+            forgotten = [round(forgetting(rows), 4) for rows in after]
+            retention.append({"row": row, "step": steps[last], "average": averages, "forgetting": forgotten})
+    return {"retention": retention}
 
 
 def retained(results: Results, row: str, step: str, key: str) -> list[float]:
     """A method's average or F after a step, of each seed."""
-    found = [one for one in results["retention"] if (one["row"], one["step"]) == (row, step)]
-    return found[0][key] if found else []
+    return next(
+        (finding[key] for finding in results["retention"] if (finding["row"], finding["step"]) == (row, step)), []
+    )
 
 
 def tables(results: Results) -> list[Table]:
@@ -111,24 +105,15 @@ def tables(results: Results) -> list[Table]:
     rows = list[tuple[str, ...]]()
     for step in in_order(results, "group"):
         ruled += [len(rows)] * bool(rows)
-        for row in (one for one in in_order(results, "row") if (one == COT) == (step == BASE)):
-            shares = [told(entry_of(results, step, row, one), shown("continual", step, row, one)) for one in columns]
-            average = mean_share(results, step, row, columns)
-            forgotten = retained(results, row, step, "forgetting")
-            lost = written(fmean(forgotten) if forgotten else None, ".2f")
-            ends = (
-                with_paper(written(average, ".2f"), shown("continual", step, row, "Average")),
-                with_paper(lost, shown("continual", step, row, "Forgetting")),
-            )
-            rows.append((step, row, *shares, *ends))
+        for row in (method for method in in_order(results, "row") if (method == COT) == (step == BASE)):
+            entries = {column: entry_of(results, step, row, column) for column in columns}
+            shares = [share_text(entry, shown("continual", step, row, column)) for column, entry in entries.items()]
+            mean, forgotten = average(results, step, row, columns), retained(results, row, step, "forgetting")
+            ends = {"Average": mean and mean[0], "Forgetting": fmean(forgotten) if forgotten else None}
+            last = (with_paper(written(end, ".2f"), shown("continual", step, row, key)) for key, end in ends.items())
+            rows.append((step, row, *shares, *last))
     header = ("after", "method", *columns, "average", "F")
     return [Table("continual", "Sequential adaptation, Pass@1 in per cent", header, tuple(rows), tuple(ruled))]
-
-
-def mean_share(results: Results, step: str, row: str, columns: Sequence[str]) -> float | None:
-    """The macro average over all seeds."""
-    shares = [accuracy(entry_of(results, step, row, column)) for column in columns]
-    return None if None in shares else fmean(one for one in shares if one is not None)
 
 
 def figures(results: Results) -> dict[str, Figure]:
@@ -164,12 +149,12 @@ def of_seeds(entry: Mapping[str, Any] | None) -> list[float]:
 
 def draw(axes: Axes, heights: Sequence[Sequence[float]], color: str, marker: str, label: str) -> None:
     """The means over seeds after every step, and each seed as a thin line."""
-    there = [(place, values) for place, values in enumerate(heights) if values]
-    places = [place for place, _ in there]
-    for one in zip(*(values for _, values in there), strict=False):
-        axes.plot(places, one, color=color, linewidth=0.5, alpha=0.5)
+    there = [(index, values) for index, values in enumerate(heights) if values]
+    indices = [index for index, _ in there]
+    for seed in zip(*(values for _, values in there), strict=False):
+        axes.plot(indices, seed, color=color, linewidth=0.5, alpha=0.5)
     if there:
-        axes.plot(places, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
+        axes.plot(indices, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
 
 
 EXPERIMENT = Experiment(

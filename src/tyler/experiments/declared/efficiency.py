@@ -5,9 +5,9 @@ Answers are decoded one at a time on a warm engine, and timed between tokenisati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tyler.experiments.averages import average, average_interval, averaged, mean_of, shown, with_paper, written
+from tyler.experiments.averages import average, averaged, mean_of, shown, with_paper, written
 from tyler.experiments.cells import LATENCY
 from tyler.experiments.experiment import MISSING, Entry, Experiment, Results, Table, entries_of, entry_of, in_order
 from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, methods
@@ -36,27 +36,22 @@ def summary(results: Results) -> Table:
         numbers = [written(number, ".1f") for number in (visible, latents, both)]
         rows.append((row, averaged(results, group, row, columns), written(seconds, ".3f"), *numbers))
     header = ("method", "accuracy", "seconds", "visible", "latents", "tokens")
-    return Table(
-        "efficiency",
-        f"Cost of an answer on {group} at batch 1, tokens and seconds of the timed problems",
-        header,
-        tuple(rows),
-        ruled=(3, 7),
-    )
+    caption = f"Cost of an answer on {group} at batch 1, tokens and seconds of the timed problems"
+    return Table("efficiency", caption, header, tuple(rows), ruled=(3, 7))
 
 
 def overhead(results: Results) -> Table:
     """Seconds of Tyler's answers and of their synthesis, and its share."""
     group, rows = in_order(results, "group")[0], []
     for column in in_order(results, "column"):
-        one = entry_of(results, TIMED, STAGE2, column)
-        told = [MISSING] * 3
-        if one is not None:
-            share = 100 * one["synthesis_seconds"] / one["seconds"]
-            told = [f"{one['seconds']:.3f}", f"{one['synthesis_seconds']:.4f}", f"{share:.1f}"]
+        entry = entry_of(results, TIMED, STAGE2, column)
+        numbers = [MISSING] * 3
+        if entry is not None:
+            share = 100 * entry["synthesis_seconds"] / entry["seconds"]
+            numbers = [f"{entry['seconds']:.3f}", f"{entry['synthesis_seconds']:.4f}", f"{share:.1f}"]
         forms = (("Seconds", ".2f"), ("Synthesis seconds", ".2f"), ("Synthesis share", ".1f"))
         papers = (shown("efficiency", group, column, name, form) for name, form in forms)
-        rows.append((column, *map(with_paper, told, papers)))
+        rows.append((column, *map(with_paper, numbers, papers)))
     header = ("task", "seconds", "of synthesis", "share in per cent")
     return Table("efficiency-overhead", f"{STAGE2} on {group}: what synthesis takes of an answer", header, tuple(rows))
 
@@ -72,15 +67,14 @@ def figures(results: Results) -> dict[str, Figure]:
 
     group, columns, rows = in_order(results, "group")[0], in_order(results, "column"), in_order(results, "row")
     figure, (upper, lower) = panels(2)
-    found = {row: (*costs(results, row), average(results, group, row, columns)) for row in rows}
-    known = {row: [one for one in values if one is not None] for row, values in found.items() if None not in values}
-    for nth, (row, (seconds, visible, latents, accuracy)) in enumerate(sorted(known.items(), key=lambda one: one[1])):
-        colour, ends = COLOURS[row], average_interval(results, group, row, columns)
-        assert ends is not None, "a mean has an interval"
+    known: dict[str, Any] = {row: (*costs(results, row), average(results, group, row, columns)) for row in rows}
+    known = {row: values for row, values in known.items() if None not in values}
+    for nth, (row, values) in enumerate(sorted(known.items(), key=lambda pair: pair[1])):
+        (seconds, visible, latents, (accuracy, *ends)), colour = values, COLOURS[row]
         upper.scatter(seconds, accuracy, s=visible + latents, color=colour, alpha=0.8, linewidths=0)
         bar(upper, seconds, accuracy, ends, colour)
-        place, below = (seconds, ends[1 - nth % 2]), nth % 2
-        upper.annotate(row, place, (0, -9 if below else 5), textcoords="offset points", ha="center", fontsize=5.5)
+        point, below = (seconds, ends[1 - nth % 2]), nth % 2
+        upper.annotate(row, point, (0, -9 if below else 5), textcoords="offset points", ha="center", fontsize=5.5)
         lower.bar(rows.index(row), visible, color=colour, alpha=0.45)
         lower.bar(rows.index(row), latents, bottom=visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
     upper.set_xlabel("seconds an answer, at batch 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -31,51 +31,54 @@ def entries(scale: Scale) -> list[Entry]:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """For every task, and every family of problems of a task that has several: calls, shares and curves."""
-    found = []
-    for one in (entry for entry in measured if entry.records):
-        families = sorted({family for record in one.found for family in record["families"]})
+    invocations = []
+    for each in (entry for entry in measured if entry.records):
+        families = sorted({family for record in each.all_records for family in record["families"]})
         for family in (None, *families) if len(families) > 1 else (None,):
-            found += [{"column": one.entry.column, "family": family, **told(one, family, name)} for name in OPERATORS]
-    return {"invocations": found}
+            invocations += [
+                {"column": each.entry.column, "family": family, **counted(each, family, name)} for name in OPERATORS
+            ]
+    return {"invocations": invocations}
 
 
-def told(one: Measured, family: str | None, operator: str) -> dict[str, Any]:
+def counted(measured: Measured, family: str | None, operator: str) -> dict[str, Any]:
     """One operator: calls an answer, the share of answers with any, calls for 100 visible tokens, and the curve."""
-    records = [record for record in one.found if record["calls"]]
     by_seed = [
         [
             ([position for name, position in calls if name == operator], visible)
-            for calls, visible, here in zip(record["calls"], record["visible"], record["families"], strict=True)
-            if family in (None, here)
+            for calls, visible, own in zip(record["calls"], record["visible"], record["families"], strict=True)
+            if family in (None, own)
         ]
-        for record in records
+        for record in measured.all_records
+        if record["calls"]
     ]
     answers = [answer for seed in by_seed for answer in seed]
     if not answers:
         return {"operator": operator, "answers": 0}
-    places = [position / max(1, visible) for positions, visible in answers for position in positions]
+    relative = [position / max(1, visible) for positions, visible in answers for position in positions]
     shares = [fmean(bool(positions) for positions, _ in problem) for problem in zip(*by_seed, strict=True)]
-    low, high = clustered(shares, len(records))
+    low, high = clustered(shares, len(by_seed))
+    visible_tokens = max(1, sum(visible for _, visible in answers))
     return {
         "operator": operator,
         "answers": len(answers),
-        "calls": round(len(places) / len(answers), 4),
+        "calls": round(len(relative) / len(answers), 4),
         "share": round(fmean(shares), 4),
         "low": round(low, 4),
         "high": round(high, 4),
-        "rate": round(100 * len(places) / max(1, sum(visible for _, visible in answers)), 4),
-        "position": round(fmean(places), 4) if places else None,
-        "curve": smoothed(places, len(answers)),
+        "rate": round(100 * len(relative) / visible_tokens, 4),
+        "position": round(fmean(relative), 4) if relative else None,
+        "curve": smoothed(relative, len(answers)),
     }
 
 
-def smoothed(places: Sequence[float], answers: int) -> list[float]:
+def smoothed(positions: Sequence[float], answers: int) -> list[float]:
     """Calls an answer by relative position: Gaussians that are mirrored at both ends, so that nothing is lost there.
 
     The area under the curve is the calls of an answer.
     """
     at = np.linspace(0, 1, POINTS)[:, None]
-    own = np.asarray(places, dtype=np.float64)[None, :]
+    own = np.asarray(positions, dtype=np.float64)[None, :]
     mirrored = np.concatenate([own, -own, 2 - own], axis=1)
     heights = np.exp(-(((at - mirrored) / BANDWIDTH) ** 2) / 2) / (BANDWIDTH * np.sqrt(2 * np.pi))
     return [round(float(height), 4) for height in heights.sum(axis=1) / answers]
@@ -84,19 +87,17 @@ def smoothed(places: Sequence[float], answers: int) -> list[float]:
 def tables(results: Results) -> list[Table]:
     """One row for each task, family and operator."""
     rows = []
-    for one in results["invocations"]:
-        if one["answers"]:
-            position = MISSING if one["position"] is None else f"{one['position']:.2f}"
-            numbers = (f"{one['calls']:.2f}", share_of(one), f"{one['rate']:.2f}", position)
-            rows.append((one["column"], one["family"] or "all", one["operator"], str(one["answers"]), *numbers))
+    for finding in results["invocations"]:
+        if finding["answers"]:
+            position = MISSING if finding["position"] is None else f"{finding['position']:.2f}"
+            share = f"{100 * finding['share']:.1f} ({100 * finding['low']:.1f}–{100 * finding['high']:.1f})"
+            numbers = (f"{finding['calls']:.2f}", share, f"{finding['rate']:.2f}", position)
+            rows.append(
+                (finding["column"], finding["family"] or "all", finding["operator"], str(finding["answers"]), *numbers)
+            )
     header = ("task", "family", "operator", "answers", "calls", "% with any", "per 100 tokens", "mean position")
     group = in_order(results, "group")[0]
     return [Table("invocation", f"Invocations of {STAGE2} on {group}", header, tuple(rows))]
-
-
-def share_of(one: Mapping[str, Any]) -> str:
-    """The share of answers with any call, in per cent, with its interval over problems."""
-    return f"{100 * one['share']:.1f} ({100 * one['low']:.1f}–{100 * one['high']:.1f})"
 
 
 def figures(results: Results) -> dict[str, Figure]:
@@ -106,11 +107,10 @@ def figures(results: Results) -> dict[str, Figure]:
     columns = in_order(results, "column")
     figure, drawn = panels(len(columns), height=2)
     for axes, column in zip(drawn, columns, strict=True):
-        for one in results["invocations"]:
-            if one["column"] == column and one["family"] is None and one["answers"]:
-                axes.plot(
-                    np.linspace(0, 1, POINTS), one["curve"], color=COLOURS[one["operator"]], label=one["operator"]
-                )
+        for finding in results["invocations"]:
+            if finding["column"] == column and finding["family"] is None and finding["answers"]:
+                name = finding["operator"]
+                axes.plot(np.linspace(0, 1, POINTS), finding["curve"], color=COLOURS[name], label=name)
         axes.set_title(column)
         axes.set_xlabel("relative position in the answer")
         axes.set_ylabel("calls an answer (density)")

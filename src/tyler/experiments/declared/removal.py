@@ -17,7 +17,7 @@ from tyler.experiments.cells import TEXTS, Decoding
 from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, HARD_CAP, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
-from tyler.tasks import Outcome
+from tyler.tasks import Outcome, load_problems
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,8 +31,8 @@ OPERATOR = re.compile(r"[-+*/|<>^]")
 
 def steps(text: str) -> list[str]:
     """The formulas of a solution, in their order, without spaces."""
-    found = (MARKER.sub("", part) for part in SEPARATORS.split(text))
-    return ["".join(part.split()).rstrip(".,") for part in found if is_step(part)]
+    parts = (MARKER.sub("", part) for part in SEPARATORS.split(text))
+    return ["".join(part.split()).rstrip(".,") for part in parts if is_step(part)]
 
 
 def is_step(part: str) -> bool:
@@ -57,13 +57,13 @@ def kind(outcome: str, text: str, reference: str) -> str:
     return difference(steps(text), steps(reference))
 
 
-def difference(found: Sequence[str], right: Sequence[str]) -> str:
+def difference(own: Sequence[str], right: Sequence[str]) -> str:
     """What sets two sequences of steps apart first."""
-    if not found or not right or left(found[0]) != left(right[0]):
+    if not own or not right or left(own[0]) != left(right[0]):
         return "strategy"
-    if found[0] != right[0] and not NUMBER.search(left(right[0])):
+    if own[0] != right[0] and not NUMBER.search(left(right[0])):
         return "strategy"
-    for ours, theirs in zip_longest(found, right, fillvalue=""):
+    for ours, theirs in zip_longest(own, right, fillvalue=""):
         if ours != theirs:
             return "state" if ours and theirs and form(ours) == form(theirs) else "procedure"
     return "other"
@@ -84,13 +84,13 @@ def entries(scale: Scale) -> list[Entry]:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """New failures by kind, for each operator and task over all seeds that both models have."""
-    there = [one for one in measured if one.records]
-    whole = {one.entry.column: one for one in there if one.entry.row == WHOLE}
+    there = [each for each in measured if each.records]
+    whole = {each.entry.column: each for each in there if each.entry.row == WHOLE}
     return {
         "failures": [
-            {"row": one.entry.row, "column": one.entry.column, **induced(whole[one.entry.column], one)}
-            for one in there
-            if one.entry.row != WHOLE and one.entry.column in whole
+            {"row": each.entry.row, "column": each.entry.column, **induced(whole[each.entry.column], each)}
+            for each in there
+            if each.entry.row != WHOLE and each.entry.column in whole
         ]
     }
 
@@ -100,54 +100,46 @@ def induced(whole: Measured, without: Measured) -> dict[str, Any]:
     seeds = [(whole.records[seed][1], record) for seed, (_, record) in without.records.items() if seed in whole.records]
     failed: list[tuple[int, str]] = []
     solved = repaired = 0
-    for before, record in seeds:
+    for before, after in seeds:
         solved += before["outcomes"].count(Outcome.CORRECT)
-        pairs = list(zip(before["outcomes"], record["outcomes"], strict=True))
-        repaired += sum(one != Outcome.CORRECT == other for one, other in pairs)
-        broken = [place for place, (one, other) in enumerate(pairs) if one == Outcome.CORRECT != other]
-        failed += zip(broken, kinds_of(before, record, broken), strict=True)
-    kinds = Counter(name for _, name in failed)
+        pairs = list(zip(before["outcomes"], after["outcomes"], strict=True))
+        repaired += sum(old != Outcome.CORRECT == new for old, new in pairs)
+        broken = [index for index, (old, new) in enumerate(pairs) if old == Outcome.CORRECT != new]
+        failed += zip(broken, kinds_of(before, after, broken), strict=True)
     count = len(seeds[0][0]["outcomes"]) if seeds else 0
+    by_kind = {kind: [index for index, other in failed if other == kind] for kind in KINDS}
     return {
         "solved": solved,
         "failed": len(failed),
         "repaired": repaired,
-        "kinds": {one: kinds[one] for one in KINDS},
-        "intervals": {
-            one: interval([place for place, name in failed if name == one], count, len(seeds)) for one in KINDS
-        },
+        "kinds": {kind: len(indices) for kind, indices in by_kind.items()},
+        "intervals": {kind: interval(indices, count, len(seeds)) for kind, indices in by_kind.items()},
     }
 
 
-def interval(places: Sequence[int], count: int, seeds: int) -> list[float]:
+def interval(problems: Sequence[int], count: int, seeds: int) -> list[float]:
     """The 95% interval of a number of failures, each of one of `count` problems, over the problems."""
-    failures = Counter(places)
-    ends = clustered([failures[place] / seeds for place in range(count)], seeds) if seeds else (0.0, 0.0)
+    failures = Counter(problems)
+    ends = clustered([failures[index] / seeds for index in range(count)], seeds) if seeds else (0.0, 0.0)
     return [round(count * seeds * end, 2) for end in ends]
 
 
 def kinds_of(before: Record, after: Record, broken: Sequence[int]) -> list[str]:
-    """The kind of each new failure."""
-    references = solutions(before) or before["texts"]
-    return [kind(after["outcomes"][place], after["texts"][place], references[place]) for place in broken]
-
-
-def solutions(record: Record) -> Sequence[str] | None:
-    """The solutions from which generated problems were made; None for others."""
-    if record["task"] != "mini":
-        return None
-    from tyler.tasks import load_problems
-
-    asked: Mapping[str, Any] = record["identity"]["questions"]
-    return [problem.solution or "" for problem in load_problems("mini", asked["split"], count=asked["count"])]
+    """The kind of each new failure, held against the solution of a generated problem, or the answer before."""
+    references = before["texts"]
+    if before["task"] == "mini":
+        questions: Mapping[str, Any] = before["identity"]["questions"]
+        problems = load_problems("mini", questions["split"], count=questions["count"])
+        references = [problem.solution or "" for problem in problems]
+    return [kind(after["outcomes"][index], after["texts"][index], references[index]) for index in broken]
 
 
 def tables(results: Results) -> list[Table]:
     """One row for each operator and task."""
     rows = []
-    for one in results["failures"]:
-        told = (one["solved"], one["failed"], one["repaired"], *one["kinds"].values())
-        rows.append((one["row"], one["column"], *map(str, told)))
+    for finding in results["failures"]:
+        counts = (finding["solved"], finding["failed"], finding["repaired"], *finding["kinds"].values())
+        rows.append((finding["row"], finding["column"], *map(str, counts)))
     group = in_order(results, "group")[0]
     header = ("removed", "task", "solved before", "newly failed", "newly solved", *KINDS)
     return [Table("removal", f"New failures on {group} without an operator, by kind", header, tuple(rows))]
@@ -160,12 +152,12 @@ def figures(results: Results) -> dict[str, Figure]:
     columns = in_order(results, "column")
     figure, drawn = panels(len(columns))
     for axes, column in zip(drawn, columns, strict=True):
-        here = [one for one in results["failures"] if one["column"] == column]
-        for place, one in enumerate(here):
-            at = [number + 0.27 * (place - 1) for number in range(len(KINDS))]
-            counts = list(one["kinds"].values())
-            axes.bar(at, counts, width=0.25, color=COLOURS[one["row"]], label=f"without {one['row']}")
-            for x, count, (low, high) in zip(at, counts, one["intervals"].values(), strict=True):
+        here = [finding for finding in results["failures"] if finding["column"] == column]
+        for nth, finding in enumerate(here):
+            at = [number + 0.27 * (nth - 1) for number in range(len(KINDS))]
+            counts = list(finding["kinds"].values())
+            axes.bar(at, counts, width=0.25, color=COLOURS[finding["row"]], label=f"without {finding['row']}")
+            for x, count, (low, high) in zip(at, counts, finding["intervals"].values(), strict=True):
                 bar(axes, x, count, (low, high), "#333333")
                 axes.annotate(str(count), (x, high), (0, 2), textcoords="offset points", ha="center", fontsize=5)
         axes.set_xticks(range(len(KINDS)), KINDS)

@@ -80,29 +80,31 @@ def entries(scale: Scale) -> list[Entry]:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """Silhouettes of every row and seed, and the points of the first seed in one plane."""
-    blocks = {one.entry.row: [blocks_of(record) for record in one.found] for one in measured}
+    blocks = {
+        each.entry.row: {seed: blocks_of(record) for seed, (_, record) in each.records.items()} for each in measured
+    }
     apart = [
-        {"row": one.entry.row, "seed": seed, **separation(found)}
-        for one in measured
-        for seed, found in zip(one.records, blocks[one.entry.row], strict=True)
-        if len(found) > 1
+        {"row": row, "seed": seed, **separation(vectors)}
+        for row, seeds in blocks.items()
+        for seed, vectors in seeds.items()
+        if len(vectors) > 1
     ]
-    return {"separation": apart, **plane({row: found[0] for row, found in blocks.items() if found})}
+    return {"separation": apart, **plane({row: next(iter(seeds.values())) for row, seeds in blocks.items() if seeds})}
 
 
 def blocks_of(record: Any) -> dict[str, Any]:
     """The vectors of each operator that has two calls or more."""
-    found = {name: unpacked(kept) for name, kept in record["latents"].items()}
-    return {name: vectors for name, vectors in found.items() if len(vectors) > 1}
+    vectors = {name: unpacked(kept) for name, kept in record["latents"].items()}
+    return {name: calls for name, calls in vectors.items() if len(calls) > 1}
 
 
-def separation(found: dict[str, Any]) -> dict[str, Any]:
+def separation(by_operator: dict[str, Any]) -> dict[str, Any]:
     """The silhouette of the operators' latents, and how often dealt labels reach it."""
-    vectors = np.concatenate(list(found.values()))
-    labels = [place for place, one in enumerate(found.values()) for _ in range(len(one))]
+    vectors = np.concatenate(list(by_operator.values()))
+    labels = [label for label, calls in enumerate(by_operator.values()) for _ in range(len(calls))]
     distances = distances_of(vectors)
     return {
-        "calls": {name: len(one) for name, one in found.items()},
+        "calls": {name: len(calls) for name, calls in by_operator.items()},
         "silhouette": round(silhouette(distances, labels), 4),
         "p": round(permuted(distances, labels), 4),
     }
@@ -110,31 +112,30 @@ def separation(found: dict[str, Any]) -> dict[str, Any]:
 
 def plane(sources: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Every vector on the first two principal components of all together."""
-    named = [(row, name, one) for row, found in sources.items() for name, vectors in found.items() for one in vectors]
+    named = [
+        (row, name, vector)
+        for row, by_operator in sources.items()
+        for name, vectors in by_operator.items()
+        for vector in vectors
+    ]
     if len(named) < 3:
         return {"points": [], "variance": []}
-    places, variance = principal(np.stack([one for _, _, one in named]))
-    points = [
-        [row, name, *(round(float(value), 4) for value in at)] for (row, name, _), at in zip(named, places, strict=True)
-    ]
+    coordinates, variance = principal(np.stack([vector for _, _, vector in named]))
+    points = [[row, name, *at.round(4).tolist()] for (row, name, _), at in zip(named, coordinates, strict=True)]
     return {"points": points, "variance": [round(share, 4) for share in variance]}
 
 
 def tables(results: Results) -> list[Table]:
     """Silhouettes by row and seed."""
-    rows = tuple(
-        (
-            one["row"],
-            str(one["seed"]),
-            ", ".join(f"{name} {count}" for name, count in one["calls"].items()),
-            f"{one['silhouette']:.3f}",
-            f"{one['p']:.3f}",
+    rows = []
+    for finding in results["separation"]:
+        calls = ", ".join(f"{name} {count}" for name, count in finding["calls"].items())
+        rows.append(
+            (finding["row"], str(finding["seed"]), calls, f"{finding['silhouette']:.3f}", f"{finding['p']:.3f}")
         )
-        for one in results["separation"]
-    )
     group = in_order(results, "group")[0]
     caption = f"How far apart the latents of operators are on {group}: mean silhouette, permutation test"
-    return [Table("specialization", caption, ("latents", "seed", "calls", "silhouette", "p"), rows)]
+    return [Table("specialization", caption, ("latents", "seed", "calls", "silhouette", "p"), tuple(rows))]
 
 
 def figures(results: Results) -> dict[str, Figure]:

@@ -45,4 +45,4 @@ STUDY = Study(
     kept=KEPT,
     dotted="SoftCoT",
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY

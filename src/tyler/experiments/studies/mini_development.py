@@ -66,4 +66,4 @@ STUDY = Study(
     comparisons=(),
     kept=dict.fromkeys(mini.MEANS[:2], mini.AVERAGED),
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY

@@ -136,14 +136,14 @@ def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
     """
     known = {**MAIN, **MORE, **CHANGES}
     differing = {row: known[row] for row in DIFFERING}
-    made, first, more = partial(cells_of, PRESET), seeds[:1], seeds[1:]
+    of, first, more = partial(cells_of, PRESET), seeds[:1], seeds[1:]
     return [
-        *made(MAIN, [TEST, HARDER], first),
-        *made(MORE, [TEST], first),
-        *made(CHANGES, [DEVELOPMENT], first),
-        *made(differing, [SPREAD_OVER], first, SPREAD),
-        *made(MAIN, [TEST, HARDER], more),
-        *made(ON_GSM8K, [GSM8K], first),
+        *of(MAIN, [TEST, HARDER], first),
+        *of(MORE, [TEST], first),
+        *of(CHANGES, [DEVELOPMENT], first),
+        *of(differing, [SPREAD_OVER], first, SPREAD),
+        *of(MAIN, [TEST, HARDER], more),
+        *of(ON_GSM8K, [GSM8K], first),
     ]
 
 
@@ -181,7 +181,7 @@ DECLARED: dict[str, tuple[tuple[str, str], ...]] = {
     LONGER: (("Stage 1, longer", "SFT, equal compute"), ("Stage 1, longer", ALL)),
     LAST: (("Stage 1, longer", "Stage 1, longer, means"),),
 }
-COMPARISONS = tuple(Comparison(one, other, when) for when, pairs in DECLARED.items() for one, other in pairs)
+COMPARISONS = tuple(Comparison(first, other, when) for when, pairs in DECLARED.items() for first, other in pairs)
 GROUPS = {
     "without operators": ("CoT", "SFT", "SFT, equal compute", "GRPO", "GSM8K: SFT", "GSM8K: GRPO"),
     "Stage 1: who is called, and how it is trained": (
@@ -209,4 +209,4 @@ STUDY = Study(
     kept={},
     dotted="SFT",
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY

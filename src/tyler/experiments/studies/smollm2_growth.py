@@ -20,7 +20,7 @@ that run on, on a schedule of 600; from there on rows were packed, 1,024 positio
 development problems, and 110 of the 176 others had right steps with a wrong result, most often of a subtraction. A
 second adapter on top of the first therefore learns as many chains of arithmetic (`chains`) as word problems, 16 in a
 step, on a schedule that was cut and lengthened as time allowed (460, 320, 240, 460 and 400 steps). Both together solve
-147 of 300 (the target is 55%); the best adapter of rank 8 for their sum (`scripts/join_adapters.py`) solves 136.
+147 of 300 (the target is 55%); the best adapter of rank 8 for their sum, by singular values, solves 136.
 
 From there on traces compute digit by digit, because most wrong answers had right steps. A third adapter starts at that
 sum (`--start`): 20 steps with what is worked out in formulas of its own, then 140 steps with it as text, 32 texts a
@@ -33,13 +33,23 @@ and by the size that may ship; then 501 test problems were answered once with op
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Training
-from tyler.experiments.studies.smollm2 import DEVELOPMENT, EVERY_MAP, GLOBAL_ALONE, PRESET, SPREAD_OVER, TEST
-from tyler.experiments.study import Comparison, Study
+from tyler.experiments.cells import SPREAD, Cell, Decoding, Training
+from tyler.experiments.scales import Rows
+from tyler.experiments.studies.smollm2 import (
+    CONTROLS,
+    DEVELOPMENT,
+    EVERY_MAP,
+    GLOBAL_ALONE,
+    PRESET,
+    SEEDS,
+    SPREAD_OVER,
+    TEST,
+)
+from tyler.experiments.study import Comparison, Study, cells_of
 
-SEEDS = (42, 43, 44)
 STEPS = (250, 1_000, 2_500)
 REPEATED = (250, 1_000)
 """Steps that three seeds take; more take the first alone."""
@@ -51,10 +61,8 @@ WITHOUT_END = (
 """As many examples as 2,500 steps of 16 read."""
 MEANS = Decoding(intervention="means")
 
-Rows = Mapping[str, tuple[Training, Decoding]]
 
-
-def grown(steps: int) -> dict[str, tuple[Training, Decoding]]:
+def grown(steps: int) -> Rows:
     """The rows of the curve at one number of steps."""
     stage1 = Training("stage1", (*WITHOUT_END, f"stage1.steps={steps}"))
     pause = ("stage1.latents=constant", "stage1.learning_rate=0.1")  # the first study chose it on development problems
@@ -88,7 +96,6 @@ MERGED = Training("merge", start=SKILL)
 STAGE1 = Training("stage1", WITHOUT_END, start=MERGED)
 PAUSE = Training("stage1", (*WITHOUT_END, "stage1.latents=constant", "stage1.learning_rate=0.1"), start=MERGED)
 STAGE2 = Training("stage2", WITHOUT_END, start=STAGE1)
-CONTROLS = ("means", "zeros", "shuffled")
 
 ON_SKILL: Rows = {
     "Skill alone": (MERGED, Decoding(router="never")),
@@ -121,24 +128,18 @@ ROWS = tuple(dict.fromkeys([*(row for rows in CURVE.values() for row in rows), *
 
 def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
     """All cells in the order in which they are worth running: what ships, the curve by steps, then what controls it."""
-    first, more = seeds[:1], seeds[1:]
-    skill = [*_cells(ON_SKILL, first, DEVELOPMENT), *_cells(ON_SKILL, first, TEST)]
-    curve = [cell for steps in STEPS for cell in _cells(CURVE[steps], first, TEST)]
-    spread = [
-        cell for steps in STEPS for cell in _cells(_stage1_alone(CURVE[steps], steps), first, SPREAD_OVER, SPREAD)
+    of, first, more = partial(cells_of, PRESET), seeds[:1], seeds[1:]
+    every = {row: how for rows in CURVE.values() for row, how in rows.items()}
+    repeated = {row: how for steps in REPEATED for row, how in CURVE[steps].items()}
+    stage1 = {row: every[row] for row in (f"Stage 1, {steps} steps" for steps in STEPS)}
+    return [
+        *of(ON_SKILL, [DEVELOPMENT, TEST], first),
+        *of(every, [TEST], first),
+        *of(stage1, [SPREAD_OVER], first, SPREAD),
+        *of(repeated, [TEST], more),
+        *of(CONTROLLED, [TEST], first),
+        *of(ON_SKILL, [TEST], more),
     ]
-    repeated = [cell for steps in REPEATED for cell in _cells(CURVE[steps], more, TEST)]
-    return [*skill, *curve, *spread, *repeated, *_cells(CONTROLLED, first, TEST), *_cells(ON_SKILL, more, TEST)]
-
-
-def _stage1_alone(rows: Rows, steps: int) -> Rows:
-    return {row: made for row, made in rows.items() if row == f"Stage 1, {steps} steps"}
-
-
-def _cells(rows: Rows, seeds: Sequence[int], asked: Questions, measure: str = ACCURACY) -> Iterator[Cell]:
-    for seed in seeds:
-        for row, (training, decoding) in rows.items():
-            yield Cell(row, PRESET, training, decoding, asked, seed, measure)
 
 
 DECLARED = "2026-11-26T13:32:10+00:00"
@@ -157,4 +158,4 @@ STUDY = Study(
     kept={},
     dotted="Skill alone",
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY

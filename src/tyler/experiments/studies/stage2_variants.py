@@ -35,7 +35,7 @@ def changed(overrides: dict[str, tuple[str, ...]]) -> Rows:
     }
 
 
-OTHER_LOSSES = changed({name: tuple(f"grpo.{one}" for one in changes) for name, changes in LOSSES.items()})
+OTHER_LOSSES = changed({name: tuple(f"grpo.{change}" for change in changes) for name, changes in LOSSES.items()})
 IN_HALF = changed(HALVES)
 ON_VLLM = changed({"rollouts on vLLM": ("decoding.engine=vllm",)})
 ROWS: Rows = {"Stage 2": (mini.STAGE2, Decoding()), **ON_VLLM, **IN_HALF, **OTHER_LOSSES}
@@ -58,4 +58,4 @@ STUDY = Study(
     kept={},
     dotted="Stage 2",
 )
-EXPERIMENT = STUDY.experiment
+EXPERIMENT = STUDY
