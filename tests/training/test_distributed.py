@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from tyler.config.loops import InsertionsConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.engine.request import Request
+from tyler.engine.shared_engine import WeightWatch
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.additions import of_policy, of_synthesizer
 from tyler.runs.json_lines import read_jsonl
@@ -320,7 +322,8 @@ def learn_sharded(path: Path, kept: dict[Any, Trajectory], recompute: bool) -> l
         recording.kept = kept
         if shards:
             shard(model, CPU, {"stage2.batch_size": config.stage2.batch_size})
-        watch = WeightWatch(model.backbone.model, [model.policy, model.synthesizer])
+        watched: Any = SimpleNamespace(backbone=model.backbone, adapted=[model.policy, model.synthesizer])
+        watch = WeightWatch(watched)
         parts = replace(parts, rollouts=Recorded(kept) if shards else recording)
         with opened_run(config, path) as run:
             stage2.Stage2Trainer(model, SOME, SOME[:3], config, parts).train(run)

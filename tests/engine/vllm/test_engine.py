@@ -61,7 +61,7 @@ def check_equal(answers: Sequence[Trajectory], others: Sequence[Trajectory]) -> 
 
 
 def check_nothing_left(engine: VllmEngine) -> None:
-    assert engine.rows.free == engine.ids.rows
+    assert len(engine.rows.free) == engine.ids.rows
     assert not engine.busy and not engine._in_flight
     assert engine._llm.get_num_unfinished_requests() == 0
 
