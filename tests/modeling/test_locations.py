@@ -46,6 +46,11 @@ def test_a_path_is_no_hub_id(folder: Path) -> None:
     assert "There is no folder 'runs/nowhere'. Give 'mini'" in refusal("runs/nowhere")
 
 
+def test_a_folder_of_runs_is_not_on_the_hub_whatever_it_is_called(folder: Path) -> None:
+    (folder / "kept" / "first" / "checkpoints").mkdir(parents=True)
+    assert "There is no folder 'kept/nowhere'. Give 'mini'" in refusal("kept/nowhere")
+
+
 def test_a_file_is_no_model(folder: Path) -> None:
     (folder / "notes.txt").write_text("x")
     assert "notes.txt is a file, and no GGUF file. Give 'mini'" in refusal(str(folder / "notes.txt"))

@@ -102,7 +102,7 @@ def test_no_text_ends_the_log(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=10**6, files=2)
     for user in ("\ud800", "ü", "\n\0"):
         log.add({"user": user})
-    log.finish()
+    log.close()
     assert [line["user"] for line in lines_of(tmp_path / "audit.jsonl")] == ["\ud800", "ü", "\n\0"]
     assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 0)
 
@@ -112,7 +112,7 @@ def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None
     log = AuditLog(path, metrics, max_bytes=101, files=3)
     for number in range(20):
         log.add({"number": number, "padding": "x" * 20})
-    log.finish()
+    log.close()
     names = sorted(one.name for one in tmp_path.iterdir())
     assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
     kept = [line["number"] for name in reversed(names) for line in lines_of(tmp_path / name)]
@@ -139,7 +139,7 @@ def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
     log = AuditLog(path, metrics, max_bytes=31, files=4)
     for number in range(8):
         log.add({"number": number, "padding": "x"})
-    log.finish()
+    log.close()
     names = ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl")
     assert [line["number"] for name in names for line in lines_of(tmp_path / name)] == [0, 6, 7]
     assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 5)
@@ -149,7 +149,7 @@ def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
     for number in range(2):
         log = AuditLog(tmp_path / "audit.jsonl", Metrics(SharedEngine(None)), max_bytes=10**6, files=2)
         log.add({"number": number})
-        log.finish()
+        log.close()
     assert [line["number"] for line in lines_of(tmp_path / "audit.jsonl")] == [0, 1]
 
 
@@ -173,7 +173,7 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
         log.add({"number": number})
     assert metrics.log_lost._value.get() >= 4
     hangs.set()
-    log.finish()
+    log.close()
 
 
 def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
-from tyler.serving.chat import ChatRequest
-from tyler.serving.completions import CompletionRequest
+from tyler.serving.completions import ChatRequest, CompletionRequest
 from tyler.serving.errors import ApiError, of_validation
 from tyler.serving.messages import MessagesRequest
 from tyler.serving.responses import ResponsesRequest

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.serving.served import NAME, Served
 from tests.serving.test_refusals import PATHS
 
-from tyler.serving.chat import ChatRequest
-from tyler.serving.completions import CompletionRequest
+from tyler.serving.completions import ChatRequest, CompletionRequest
 from tyler.serving.messages import MessagesRequest
 from tyler.serving.responses import ResponsesRequest
 

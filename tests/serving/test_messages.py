@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -21,8 +23,15 @@ ASKED: dict[str, Any] = {
 }
 
 
-def client_of(served: Served, key: str = "none") -> Any:
-    return anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0)
+@pytest.fixture()
+def client_of() -> Iterator[Callable[..., Any]]:
+    """Makes clients, which are closed after the test: their connections would outlive it."""
+    with ExitStack() as stack:
+
+        def client(served: Served, key: str = "none") -> Any:
+            return stack.enter_context(anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0))
+
+        yield client
 
 
 def text_of(message: Any) -> str:
@@ -34,7 +43,9 @@ def read_by(message: Any) -> int:
     return int(message.usage.input_tokens + message.usage.cache_read_input_tokens)
 
 
-def test_a_message_is_what_solve_answers_with_thinking_for_each_invocation(served: Served, model: Tyler) -> None:
+def test_a_message_is_what_solve_answers_with_thinking_for_each_invocation(
+    client_of: Callable[..., Any], served: Served, model: Tyler
+) -> None:
     answer, found = solved(model, tiny.ODD, max_new_tokens=24, router=AtBoundaries()), None
     found = client_of(served).messages.create(**ASKED)
     assert text_of(found) == answer.text and answer.num_invocations
@@ -45,7 +56,7 @@ def test_a_message_is_what_solve_answers_with_thinking_for_each_invocation(serve
     assert found.stop_reason == {"length": "max_tokens", "eos": "end_turn"}[answer.finish_reason]
 
 
-def test_a_streamed_message_adds_up_to_the_whole_one(served: Served) -> None:
+def test_a_streamed_message_adds_up_to_the_whole_one(client_of: Callable[..., Any], served: Served) -> None:
     client = client_of(served)
     whole = client.messages.create(**ASKED)
     with client.messages.stream(**ASKED) as stream:
@@ -55,7 +66,9 @@ def test_a_streamed_message_adds_up_to_the_whole_one(served: Served) -> None:
     assert (last.stop_reason, last.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
 
 
-def test_a_system_text_and_a_beginning_of_the_answer_are_in_the_prompt(served: Served, model: Tyler) -> None:
+def test_a_system_text_and_a_beginning_of_the_answer_are_in_the_prompt(
+    client_of: Callable[..., Any], served: Served, model: Tyler
+) -> None:
     turns = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "x"}]
     client, settings = client_of(served), {"model": NAME, "max_tokens": 6, "system": "Box it."}
     found = client.messages.create(**settings, messages=turns[1:])
@@ -67,7 +80,7 @@ def test_a_system_text_and_a_beginning_of_the_answer_are_in_the_prompt(served: S
     assert counted.input_tokens == read_by(longer)
 
 
-def test_thinking_is_a_budget_of_latents(served: Served) -> None:
+def test_thinking_is_a_budget_of_latents(client_of: Callable[..., Any], served: Served) -> None:
     client, asked = client_of(served), {key: value for key, value in ASKED.items()}
     none = client.messages.create(**asked, thinking={"type": "disabled"})
     assert all(block.type == "text" for block in none.content)
@@ -75,7 +88,7 @@ def test_thinking_is_a_budget_of_latents(served: Served) -> None:
     assert sum(block.type == "thinking" for block in some.content) == 1, "the largest operator has five latents"
 
 
-def test_errors_and_keys_have_anthropics_shape(served: Served, model: Tyler) -> None:
+def test_errors_and_keys_have_anthropics_shape(client_of: Callable[..., Any], served: Served, model: Tyler) -> None:
     with pytest.raises(anthropic.BadRequestError, match="tools") as refused:
         client_of(served).messages.create(**ASKED | {"tools": [{"name": "x", "input_schema": {}}]})
     assert refused.value.body["type"] == "error" and refused.value.body["error"]["type"] == "invalid_request_error"

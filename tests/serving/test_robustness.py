@@ -122,15 +122,13 @@ def test_headers_without_end_are_cut_off_before_they_take_memory_and_time(text: 
 
 
 def test_what_is_no_http_is_told_so(served: Served) -> None:
-    texts = {f"{HEAD}X-Long: {'a' * 70_000}": b"65536 bytes"}
-    texts |= {text: b"Invalid HTTP" for text in ("garbage\r\n\r\n", f"{HEAD}Content-Length: -1\r\n\r\n")}
-    for text, reason in texts.items():
+    for text in (f"{HEAD}X-Long: {'a' * 70_000}", "garbage\r\n\r\n", f"{HEAD}Content-Length: -1\r\n\r\n"):
         with connected(served) as connection:
             connection.sendall(text.encode())
             found = b""
             while part := connection.recv(65536):
                 found += part
-        assert found.startswith(b"HTTP/1.1 400") and reason in found
+        assert found.startswith(b"HTTP/1.1 400") and b"Invalid HTTP" in found
 
 
 def test_a_request_in_one_piece_with_those_behind_it_is_no_long_header(served: Served) -> None:

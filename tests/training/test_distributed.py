@@ -21,6 +21,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from tyler.engine.weight_watch import WeightWatch
 
 import tiny
 from documents import commands, steps
@@ -30,7 +31,6 @@ from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.engine.request import Request
 from tyler.engine.trajectory import Trajectory
-from tyler.engine.weight_watch import WeightWatch
 from tyler.modeling.additions import of_policy, of_synthesizer
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks.problem import Verdict
@@ -406,11 +406,12 @@ def test_torchrun_trains_both_stages(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_sharded_learner_of_the_tutorial_trains(root: Path, tmp_path: Path) -> None:
     page = "docs/tutorials/training.md"
-    (step,) = [one for one in steps((root / page).read_text(), page) if "shard_layers" in one.text]
-    (arguments,) = commands(step.text)
+    settings, *_, sharded = steps((root / page).read_text(), page)
+    (tmp_path / "short.yaml").write_text(settings.text)
+    (arguments,) = commands(sharded.text)
     done = launch(*arguments, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert read_jsonl(tmp_path / "runs" / "mini-stage1" / "metrics.jsonl")[-1]["step"] == 2
+    assert read_jsonl(tmp_path / "runs" / "sharded" / "metrics.jsonl")[-1]["step"] == 2
 
 
 # ----------------------------------------------------------------------------------------- shares and sums

@@ -102,7 +102,7 @@ def serve(
         alias: Another name that clients may call it by. May be repeated.
     """
     router, engine = router_of(decoding.router), decoding.engine_choice
-    if any(find_spec(module) is None for module in ("fastapi", "httptools", "uvicorn", "prometheus_client")):
+    if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
     from tyler.reasoners import registry
     from tyler.serving import server

@@ -8,7 +8,6 @@ logits.py         what a request changes before that: penalties, biases, min_p, 
 request_state.py  a request in flight
 base.py           what an engine is
 shared_engine.py  one engine for many callers, in a thread of its own
-weight_watch.py   whether the weights have changed since
 checks.py         what settings may be
 native/           the exact reference, on any device
 vllm/             the same on vLLM, for scale

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
-from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import Adapted
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
@@ -87,13 +87,9 @@ class BaseEngine(ABC):
         """Whether it can serve so many answers that may take so many positions, or another one has to be built."""
 
     @property
-    def adapted(self) -> list[Adaptable]:
+    def adapted(self) -> list[Policy | Adapted]:
         """The modules whose LoRAs it decodes with."""
         return [self.policy, self.synthesizer]
-
-    def watch(self) -> WeightWatch:
-        """The weights it decodes with, as they are now."""
-        return WeightWatch(self.backbone.model, self.adapted)
 
     @abstractmethod
     def refresh(self) -> bool:

@@ -85,12 +85,9 @@ class Request:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         if self.sampler is not None and not isinstance(self.router, Never):
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
-        for name, asked in (
-            ("logits", not self.logits.plain),
-            ("top_logprobs", self.top_logprobs),
-            ("branch", self.branch is not None),
-        ):
-            if self.sampler is not None and asked:
+        asked = {"logits": not self.logits.plain, "top_logprobs": self.top_logprobs, "branch": self.branch is not None}
+        for name in [name for name in asked if asked[name]]:
+            if self.sampler is not None:
                 raise ValueError(f"a request with a sampler chooses by the sampler's rule alone; leave {name} out")
 
     @property
@@ -180,11 +177,6 @@ class FinishEvent:
         error = f", error={self.error!r}" if self.error else ""
         return f"FinishEvent(index={self.index}, trajectory={self.trajectory}{error})"
 
-    def check(self) -> None:
-        """Raise FloatingPointError for an answer that could not be finished."""
-        if self.error is not None:
-            raise FloatingPointError(f"answer {self.index}: {self.error}")
-
 
 Event = TokenEvent | InvocationEvent | FinishEvent
 
@@ -192,6 +184,6 @@ Event = TokenEvent | InvocationEvent | FinishEvent
 def checked(events: Iterable[Event]) -> Iterator[Event]:
     """The events; raises FloatingPointError at the end of an answer that could not be finished."""
     for event in events:
-        if isinstance(event, FinishEvent):
-            event.check()
+        if isinstance(event, FinishEvent) and event.error is not None:
+            raise FloatingPointError(f"answer {event.index}: {event.error}")
         yield event

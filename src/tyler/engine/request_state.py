@@ -57,8 +57,8 @@ class RequestState:
         self.invocations: list[Invocation] = []
         self.latents: list[Tensor] = []
         self.call_seconds: list[float] = []  # of every call that was served
-        self.call: Call | None = None  # parked: waits for this operator call
-        self.called = Choice(-1)  # the action that is
+        self.call: Call | None = None  # parked: waits for this operator call, of a policy or a schedule
+        self.called = Choice(-1)  # the action that it is
         self.told, self.told_calls = 0, 0  # actions that were told of, and those among them that are calls
         self.finish_reason = ""
         self.limited_by: str | None = None  # which limit ended it, where its finish_reason is "length"
@@ -98,10 +98,6 @@ class RequestState:
         thoughts = 0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions)
         return len(self.visible) + len(self.held) + sum(call.num_latents for call in self.invocations) + thoughts
 
-    def park(self, call: Call, choice: Choice) -> None:
-        """Let it wait for a call, which is an action of V' that a policy or a schedule has chosen."""
-        self.call, self.called = call, choice
-
     def act(self, choice: Choice, operators: Sequence[str]) -> bool:
         """Carry out an action that was drawn; whether it is a token, which then joins the context.
 
@@ -110,7 +106,7 @@ class RequestState:
         if self.is_lost(choice.logprob, f"the logits of step {len(self.choices) + 1}"):
             return False
         if choice.action >= self.vocab_size:
-            self.park(Call(len(self.visible), operators[choice.action - self.vocab_size]), choice)
+            self.call, self.called = Call(len(self.visible), operators[choice.action - self.vocab_size]), choice
             return False
         if choice.action in self.end_ids:
             self.choices.append(replace(choice, soft=False))
@@ -198,8 +194,7 @@ class RequestState:
         text = self.visible[index]
         if cut := self.stopped_at is not None and self.ends[index] > self.stopped_at:
             text = text[: max(0, len(text) + self.stopped_at - self.ends[index])]
-        probs, logprob, top = choice.operator_probs, choice.logprob, choice.top
-        return TokenEvent(self.index, choice.action, text, probs, logprob, top, cut)
+        return TokenEvent(self.index, choice.action, text, choice.operator_probs, choice.logprob, choice.top, cut)
 
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
@@ -239,6 +234,5 @@ class RequestState:
 
 def logit_state(request: Request, tokens: Sequence[int], backbone: Backbone) -> LogitState | None:
     """How the request changes logits, given the answer's visible tokens; None where it changes none."""
-    if request.logits.plain:
-        return None
-    return LogitState(request.logits, request.prompt_ids, tokens, backbone, request.sampling.scale)
+    given = request.logits, request.prompt_ids, tokens, backbone, request.sampling.scale
+    return None if request.logits.plain else LogitState(*given)

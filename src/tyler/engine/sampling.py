@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,10 +47,6 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
-
-    @property
-    def filters(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1
 
     @property
     def scale(self) -> float:
@@ -135,10 +132,10 @@ def choose(
         actions = logits.argmax(dim=-1)
         return actions, logprobs_of(logits, actions)
     probabilities = logits.softmax(dim=-1)
-    filters = any(sampling.filters for sampling in samplings)
-    kept = filter_logits(logits, samplings).softmax(dim=-1) if filters else probabilities
-    draws = torch.tensor(uniforms, dtype=torch.float64, device=float64_device(logits.device))
-    actions = invert(kept, draws)
+    kept = filter_logits(logits, samplings)
+    wide = "cpu" if logits.device.type == "mps" else logits.device  # MPS has no float64
+    draws = torch.tensor(uniforms, dtype=torch.float64, device=wide)
+    actions = invert(probabilities if kept is logits else kept.softmax(dim=-1), draws)
     logprobs = probabilities.gather(-1, actions[:, None]).squeeze(-1).log()
     if any(greedy):
         likeliest_is_taken = torch.tensor(greedy, device=logits.device)
@@ -152,28 +149,28 @@ def logprobs_of(logits: Float[Tensor, "batch actions"], actions: Int[Tensor, "ba
     return logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
 
 
-def float64_device(device: torch.device) -> torch.device:
-    """Where numbers of a device are computed with in float64: there, or on the CPU, since MPS has no float64."""
-    return torch.device("cpu") if device.type == "mps" else device
-
-
 BLOCK = 512
 """Probabilities that are summed at once: a draw is looked up among the sums, and then within one of them."""
-TOP = 1024
-"""The likeliest actions, among which a filter looks first: sorting all takes longer than everything else."""
+BINS, RANGE = 4096, 16.0
+"""A filter counts logits by their distance from the largest, up to RANGE, and sorts those of one bin."""
+AT_ONCE = 2**18
+"""Numbers that are filtered at once, so that they stay in a processor's cache."""
 
 
 def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """The action at each uniform number of the cumulative distribution; never one of probability zero.
 
-    Sums of blocks are added up in float64, and so are the probabilities within one: on the device of the uniform
-    numbers (`float64_device`).
+    Sums of blocks are added up in float64, and so are the probabilities within one: on the uniform numbers' device.
     """
     size = probabilities.shape[-1]
     whole = size - size % BLOCK
-    sums = [probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(dim=-1)] if whole else []
-    sums += [probabilities[:, whole:].sum(dim=-1, keepdim=True)] if whole < size else []
-    ends = torch.cat(sums, dim=-1).to(uniforms.device).double().cumsum(dim=-1)
+    blocks, rest = probabilities[:, :whole].unflatten(-1, (whole // BLOCK, BLOCK)), probabilities[:, whole:]
+    ends = (
+        torch.cat([blocks.sum(dim=-1), rest.sum(dim=-1, keepdim=True)], dim=-1)
+        .to(uniforms.device)
+        .double()
+        .cumsum(dim=-1)
+    )
     target = uniforms[:, None] * ends[:, -1:]
     block = found_in(ends, target)
     first = block.to(probabilities.device) * BLOCK
@@ -196,33 +193,43 @@ def filter_logits(
     logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling]
 ) -> Float[Tensor, "batch actions"]:
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
-    count, found = logits.shape[-1], logits.clone()
+    count = logits.shape[-1]
     rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < count or one.top_p < 1]
-    for most in sorted({min(TOP, count), count}):
-        if rows:
-            kept, settled = _filtered(logits[rows], [samplings[row] for row in rows], most)
-            found[rows] = kept
-            rows = [row for row, one in zip(rows, settled, strict=True) if not one]
+    found, size = logits.clone() if rows else logits, max(1, AT_ONCE // count)
+    for own in (rows[first : first + size] for first in range(0, len(rows), size)):
+        kept = logits[own]
+        top_k = [samplings[row].top_k or count for row in own]
+        top_p = [
+            one if (one := samplings[row].top_p) < 1 else math.inf for row in own
+        ]  # by rounding all sum to 1 early
+        if min(top_k) < count:
+            kept = likeliest(kept, torch.ones_like(kept), top_k)
+        if min(top_p) < 1:
+            kept = likeliest(kept, kept.softmax(dim=-1), top_p)
+        found[own] = kept
     return found
 
 
-def _filtered(
-    logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling], most: int
-) -> tuple[Float[Tensor, "batch actions"], list[bool]]:
-    """What the filters leave of each row, found among its `most` likeliest actions; and for which rows these were
-    enough: where all of them are kept, or the last one ties, others might be. Of equal logits the first come first.
+def likeliest(
+    logits: Float[Tensor, "batch actions"], weights: Float[Tensor, "batch actions"], most: Sequence[float]
+) -> Float[Tensor, "batch actions"]:
+    """Of each row the likeliest, as long as those before weigh less than `most`; the rest is -inf.
+
+    Bins are weighed, and only the one in which that much is reached is sorted; of equal logits the first come first.
     """
-    count, device = logits.shape[-1], logits.device
-    top_k = torch.tensor([min(one.top_k or count, count) for one in samplings], device=device)[:, None]
-    top_p = torch.tensor([one.top_p for one in samplings], dtype=torch.float32, device=device)[:, None]
-    ordered, order = logits.topk(most, dim=-1) if most < count else logits.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(most, device=device)
-    kept = ordered.masked_fill(rank >= top_k, NEVER)
-    mass = torch.where(top_k >= count, logits.logsumexp(dim=-1, keepdim=True), kept.logsumexp(dim=-1, keepdim=True))
-    probabilities = (kept - mass).exp()
-    before = probabilities.cumsum(dim=-1) - probabilities
-    kept = kept.masked_fill_((before >= top_p) & (rank > 0) & (top_p < 1), NEVER)  # by rounding the sum is 1 early
-    number = (kept > NEVER).sum(dim=-1, keepdim=True)
-    last, following = (ordered.gather(-1, place.clamp(0, most - 1)) for place in (number - 1, number))
-    settled = ((top_k <= most) | (top_k >= count)) & (number < most) & (following < last) | (most == count)
-    return torch.full_like(logits, NEVER).scatter_(-1, order, kept), settled.squeeze(-1).tolist()
+    limit = torch.tensor(most, dtype=weights.dtype, device=logits.device)
+    distance = logits.amax(dim=-1, keepdim=True) - logits
+    bins = distance.mul_(BINS / RANGE).clamp_(max=BINS - 1).nan_to_num_().long()
+    sums = weights.new_zeros(len(logits), BINS).scatter_add_(-1, bins, weights)
+    before = sums.cumsum(dim=-1) - sums
+    edge = (before < limit[:, None]).sum(dim=-1, keepdim=True) - 1
+    rows, columns = (bins == edge).nonzero(as_tuple=True)
+    order = logits[rows, columns].argsort(descending=True, stable=True)
+    order = order[rows[order].argsort(stable=True)]
+    rows, columns = rows[order], columns[order]
+    weight = weights[rows, columns]
+    within = weight.cumsum(dim=0) - weight
+    reached = before.gather(-1, edge).squeeze(-1)[rows] + within - within[torch.searchsorted(rows, rows)]
+    kept, dropped = logits.masked_fill(bins > edge, NEVER), reached >= limit[rows]
+    kept[rows[dropped], columns[dropped]] = NEVER
+    return kept

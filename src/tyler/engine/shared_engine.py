@@ -3,8 +3,8 @@
 A call brings requests and receives their events. One thread begins and ends calls and takes the engine's steps, each
 of which serves all calls: their rows are one batch.
 
-What survives from call to call are the caches, and the decoders with their folded weights. The weights are watched
-(`weight_watch.py`): the first call after they changed finds the new ones folded in.
+What survives from call to call are the caches, and the decoders with their folded weights. The weights are watched:
+the first call after they changed finds the new ones folded in.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from torch import Tensor
 
 from tyler.engine.base import BaseEngine, Load
 from tyler.engine.checks import check_sizes
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
-from tyler.engine.weight_watch import WeightWatch
 
 SLOTS = 64
 """Rows of an engine that is kept, unless a call asks for more: an unused row costs next to nothing."""
@@ -38,12 +39,8 @@ class DecodingError(RuntimeError):
 
 
 Deliver = Callable[[list[Event] | DecodingError], None]
-
-
-class Build(Protocol):
-    """Makes an engine."""
-
-    def __call__(self, *, slots: int, memory: int | None, positions: int) -> BaseEngine: ...
+Build = Callable[..., BaseEngine]
+"""Makes an engine with so many `slots`, within so much `memory`, for answers of so many `positions`."""
 
 
 @dataclass(eq=False)
@@ -175,18 +172,13 @@ class SharedEngine:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within it the engine takes no step: for what runs the model beside it."""
-        begun, over = threading.Event(), threading.Event()
-
-        def wait() -> None:
-            begun.set()
-            over.wait()
-
-        self._thread.submit(wait)
-        begun.wait()
+        turn = threading.Barrier(2)
+        self._thread.submit(lambda: (turn.wait(), turn.wait()))  # meets the caller when it begins, and when it ends
+        turn.wait()
         try:
             yield
         finally:
-            over.set()
+            turn.wait()
 
     @property
     def busy(self) -> bool:
@@ -210,9 +202,7 @@ class SharedEngine:
     def load(self) -> Load:
         """What the engine is doing, as seen in passing."""
         engine = self._engine
-        if engine is None:
-            return Load()
-        load = engine.load()
+        load = Load() if engine is None else engine.load()
         return replace(load, waiting=load.waiting + sum(len(call.waiting) for call in set(list(self._calls.values()))))
 
     # -- in the engine's thread ----------------------------------------------------------------------------------
@@ -245,7 +235,7 @@ class SharedEngine:
             self._drop()  # its memory goes before the new one's comes
             engine = self._build(slots=max(slots, self.slots), memory=memory, positions=positions)
             engine.keeps_prefixes = self.keeps_prefixes
-            self._engine, self._watch = engine, engine.watch()
+            self._engine, self._watch = engine, WeightWatch(engine)
         return engine
 
     def _take_new_weights(self) -> None:
@@ -257,7 +247,7 @@ class SharedEngine:
         elif self._watch.theta_changed or not self._engine.refresh():
             self._drop()
         else:
-            self._watch = self._engine.watch()
+            self._watch = WeightWatch(self._engine)
 
     def _feed(self, engine: BaseEngine, call: Call) -> None:
         """Give the engine as many of a call's requests as may run at once."""
@@ -268,19 +258,18 @@ class SharedEngine:
             engine.waiting.append(row)
 
     def _step(self) -> None:
-        """Take a step, and deliver its events to the callers. What goes wrong in it ends the engine, and every call."""
-        engine = self._engine
+        """Take a step, and tell the callers what happened; who has room for another row gets it.
+
+        What goes wrong in it ends the engine, and every call.
+        """
+        engine, told = self._engine, dict[Call, list[Event]]()
         assert engine is not None, "a call has an engine"
         try:
-            self._deliver(engine, engine.step())
+            events = engine.step()
         except BaseException as error:
             lost = DecodingError(f"decoding failed: {type(error).__name__}: {error}")
             lost.__cause__ = error
-            self._fail(lost)
-
-    def _deliver(self, engine: BaseEngine, events: Sequence[Event]) -> None:
-        """Tell the callers what happened in a step; who has room for another row gets it."""
-        told: dict[Call, list[Event]] = {}
+            return self._fail(lost)
         for event in events:
             if (call := self._calls.get(event.index)) is None:  # aborted
                 continue
@@ -293,12 +282,11 @@ class SharedEngine:
 
     def _take_out(self) -> None:
         """Abort the rows of calls that were ended; where no other call is left, they are gone when this returns."""
-        engine = self._engine
         while self._left:
             call = self._left.popleft()
             for index in call.places:
-                if engine is not None and self._calls.pop(index, None) is not None:
-                    engine.abort(index)
+                if self._engine is not None and self._calls.pop(index, None) is not None:
+                    self._engine.abort(index)
             call.end()
         while not self._calls and self._engine is not None and self._engine.busy:
             self._step()
@@ -316,6 +304,38 @@ class SharedEngine:
         for call in calls:
             call.end()
             call.deliver(error)
+
+
+class WeightWatch:
+    """The tensors that an engine reads, and how often each had been written when it was brought up to date.
+
+    Decoding runs on copies: adapters folded into the weights of a view. torch counts the writes to every tensor: an
+    optimizer's step, `copy_` or `load_state_dict` shows there, and looking takes 0.1 us a tensor. A write through
+    `.data`, past that counter, does not: drop the engine after one.
+    """
+
+    def __init__(self, engine: BaseEngine) -> None:
+        self._adapted, self._loras = engine.adapted, [module.lora for module in engine.adapted]
+        self._frozen = list(engine.backbone.model.parameters())
+        known = set(map(id, self._frozen))
+        self._trained = [one for module in self._adapted for one in module.parameters() if id(one) not in known]
+        self._writes = writes(self._frozen), writes(self._trained)
+
+    @property
+    def theta_changed(self) -> bool:
+        """Whether the backbone itself was written."""
+        return writes(self._frozen) != self._writes[0]
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written, or a LoRA has come or gone."""
+        moved = any(module.lora is not lora for module, lora in zip(self._adapted, self._loras, strict=True))
+        return moved or writes(self._trained) != self._writes[1] or self.theta_changed
+
+
+def writes(tensors: Sequence[Tensor]) -> list[int]:
+    """How often each tensor was written in place."""
+    return [tensor._version for tensor in tensors]
 
 
 def prepared(engine: BaseEngine, requests: Sequence[Request], *, streamed: bool) -> list[RequestState]:

@@ -117,7 +117,9 @@ class Trajectory:
         kept["invocations"] = [asdict(invocation) for invocation in self.invocations]
         kept["sampling"], kept["offered"] = asdict(self.sampling), list(self.offered)
         kept["operator_probs"] = [list(probs) for probs in self.operator_probs]
-        kept["latents"] = [_told(block) for block in self.latents] if latents else None
+        blocks = self.latents if latents else []
+        told = [{"dtype": str(one.dtype).removeprefix("torch."), "values": one.tolist()} for one in blocks]
+        kept["latents"] = told if latents else None
         return kept
 
     def to_json(self, *, latents: bool = False) -> str:
@@ -133,7 +135,8 @@ class Trajectory:
         values = {name: value for name, value in kept.items() if name not in COUNTS}
         values["invocations"] = tuple(Invocation(**invocation) for invocation in kept["invocations"])
         values["sampling"], values["offered"] = Sampling(**kept["sampling"]), tuple(kept["offered"])
-        values["latents"] = [_block(block) for block in kept["latents"] or []]
+        blocks = kept["latents"] or []
+        values["latents"] = [torch.tensor(one["values"], dtype=getattr(torch, one["dtype"])) for one in blocks]
         values["operator_probs"] = [tuple(probs) for probs in kept["operator_probs"]]
         return cls(**values)
 
@@ -160,8 +163,7 @@ class Trajectory:
     @property
     def visible_ids(self) -> list[int]:
         """The tokens of the answer, without its operator calls."""
-        pairs = zip(self.actions, self.is_operator, strict=True)
-        return [action for action, is_operator in pairs if not is_operator]
+        return [action for action in self.actions if action < self.vocab_size]
 
     @property
     def num_latents(self) -> int:
@@ -180,13 +182,4 @@ class Trajectory:
 
     def drawn(self) -> list[bool]:
         """Which actions were drawn from p: all but the operators that a fixed router placed."""
-        pairs = zip(self.actions, self.is_operator, strict=True)
-        return [not is_operator or self.offered[action - self.vocab_size] for action, is_operator in pairs]
-
-
-def _told(block: Tensor) -> dict[str, Any]:
-    return {"dtype": str(block.dtype).removeprefix("torch."), "values": block.tolist()}
-
-
-def _block(told: Mapping[str, Any]) -> Tensor:
-    return torch.tensor(told["values"], dtype=getattr(torch, told["dtype"]))
+        return [action < self.vocab_size or self.offered[action - self.vocab_size] for action in self.actions]

@@ -72,10 +72,10 @@ class Answer:
         return self.finish_reason == "length"
 
     @classmethod
-    def to(cls, problem: Problem, **found: Any) -> Answer:
+    def to(cls, problem: Problem, **columns: Any) -> Answer:
         """An answer to a problem, with the other columns that are known of it."""
-        asked = {name: getattr(problem, name) for name in ("task", "id", "sample", "family", "level", "prompt")}
-        return cls(**asked, gold=problem.answer, **found)
+        of_problem = {name: getattr(problem, name) for name in ("task", "id", "sample", "family", "level", "prompt")}
+        return cls(**of_problem, gold=problem.answer, **columns)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Answer:
@@ -134,7 +134,7 @@ def digest(answers: Iterable[Answer]) -> str:
 
 def digest_of(rows: Iterable[tuple[Any, ...]]) -> str:
     """The same of the columns GRADED."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for row in sorted(rows, key=lambda row: row[:3]):
-        found.update(json.dumps(row).encode())
-    return found.hexdigest()[:16]
+        hashed.update(json.dumps(row).encode())
+    return hashed.hexdigest()[:16]

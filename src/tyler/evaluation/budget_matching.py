@@ -100,9 +100,9 @@ def match(loaded: Loaded, target: float, problems: Sequence[Problem]) -> Match:
     return Match(target, tuple(trials))
 
 
-def with_setting(loaded: Loaded, found: Match) -> Loaded:
+def with_setting(loaded: Loaded, matched: Match) -> Loaded:
     """The method under the setting that was found."""
-    best = found.best
+    best = matched.best
     return loaded if best.value is None else loaded.with_setting(best.setting, best.value)
 
 
@@ -143,21 +143,22 @@ def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data:
     return match(loaded, target, development_problems(matching, evaluated, data))
 
 
-def summary(found: Match) -> dict[str, Any]:
+def summary(matched: Match) -> dict[str, Any]:
     """What an evaluation's settings say about it."""
-    return {"target": found.target, **asdict(found.best), "tried": len(found.trials)}
+    return {"target": matched.target, **asdict(matched.best), "tried": len(matched.trials)}
 
 
-def verdict(found: Match, records: Sequence[Record]) -> str:
+def verdict(matched: Match, records: Sequence[Record]) -> str:
     """What came of it on the problems that were evaluated, in a sentence or two."""
-    best, tokens = found.best, cost_of(records)
+    best, tokens = matched.best, cost_of(records)
     setting = f"{best.setting} = {best.value}" if best.setting else "nothing changed"
-    close = "within" if is_close(tokens, found.target) else "NOT within"
+    close = "within" if is_close(tokens, matched.target) else "NOT within"
     text = (
-        f"Tokens per answer, visible and latent: {tokens:.1f} here, {found.target:.1f} to match, ratio "
-        f"{tokens / found.target:.2f}, {close} {TOLERANCE:.0%} ({setting}; {best.tokens:.1f} on development problems)."
+        f"Tokens per answer, visible and latent: {tokens:.1f} here, {matched.target:.1f} to match, ratio "
+        f"{tokens / matched.target:.2f}, {close} {TOLERANCE:.0%} ({setting}; {best.tokens:.1f} on development "
+        "problems)."
     )
-    if found.reached:
+    if matched.reached:
         return text
-    missing = "fewer" if best.tokens < found.target else "more"
+    missing = "fewer" if best.tokens < matched.target else "more"
     return f"{text} No setting comes closer: the method's answers have {missing} tokens by themselves."

@@ -82,12 +82,12 @@ def run(model: str, request: EvaluationRequest = EvaluationRequest(), *, output:
 def of_model(model: str, request: EvaluationRequest, sets: Mapping[str, list[Problem]], state: PartialState) -> Subject:
     """A model, under the setting that `--match` finds where it is asked for."""
     loaded = load(model, request.answering, device=str(state.device) if state.num_processes > 1 else None)
-    found = budget_matching.find(request.matching, loaded, next(iter(sets.values())), request.questions.data)
+    matched = budget_matching.find(request.matching, loaded, next(iter(sets.values())), request.questions.data)
     matching = {}
-    if found is not None:
-        loaded, matching = budget_matching.with_setting(loaded, found), {"matching": budget_matching.summary(found)}
+    if matched is not None:
+        loaded, matching = budget_matching.with_setting(loaded, matched), {"matching": budget_matching.summary(matched)}
     reasoner = loaded.reasoner
-    return Subject(reasoner.name, asking(reasoner), model_settings(model, loaded, request) | matching, found)
+    return Subject(reasoner.name, asking(reasoner), model_settings(model, loaded, request) | matching, matched)
 
 
 def of_server(request: EvaluationRequest) -> Subject:
@@ -111,7 +111,7 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
 
     Raises ValueError as `registry.load` does, and for a plain backbone under the method "tyler": it has no operators.
     """
-    found = registry.load(
+    loaded = registry.load(
         model,
         answering.method,
         answering.method_set,
@@ -127,11 +127,11 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
         memory=answering.bytes,
         engine=answering.engine_choice,
     )
-    reasoner = found.reasoner
+    reasoner = loaded.reasoner
     plain = isinstance(reasoner, TylerReasoner) and reasoner.model.stage == "backbone"
     if plain and answering.method == registry.OWN and answering.routed is None:
         raise ValueError(f"{model} is a plain backbone, without trained operators; omit --method: it answers as CoT")
-    return found
+    return loaded
 
 
 def default_folder(model: str, request: EvaluationRequest) -> Path:
@@ -143,7 +143,7 @@ def default_folder(model: str, request: EvaluationRequest) -> Path:
     parts = ["+".join(map(task_name, questions.task))]
     if questions.data is not None and questions.data.is_file():
         parts.append(questions.data.stem)
-    parts += [str(one) for one in (questions.split, questions.count, questions.revision) if one is not None]
+    parts += [str(value) for value in (questions.split, questions.count, questions.revision) if value is not None]
     parts += [*_named(answering, "method", "method_set", "dtype", "router", "budget")]
     parts += [*_named(answering, "temperature", "top_p", "top_k", "samples", "seed", "max_new_tokens")]
     if match is not None:
@@ -173,13 +173,13 @@ def _short_name(model: str) -> str:
 
 def sampling_in_words(settings: Mapping[str, Any]) -> str:
     """How the answers of an evaluation were drawn, from its settings."""
-    asked, samples = settings["sampling"], settings["samples"]
-    if not asked["temperature"]:
+    sampling, samples = settings["sampling"], settings["samples"]
+    if not sampling["temperature"]:
         return "greedy, Pass@1"
-    drawn = [f"temperature {asked['temperature']:g}"]
-    drawn += [f"top-p {asked['top_p']:g}"] if asked["top_p"] < 1 else []
-    drawn += [f"top-k {asked['top_k']}"] if asked["top_k"] else []
-    return ", ".join([*drawn, f"seed {asked['seed']}", f"{samples} answers each" if samples > 1 else "Pass@1"])
+    drawn = [f"temperature {sampling['temperature']:g}"]
+    drawn += [f"top-p {sampling['top_p']:g}"] if sampling["top_p"] < 1 else []
+    drawn += [f"top-k {sampling['top_k']}"] if sampling["top_k"] else []
+    return ", ".join([*drawn, f"seed {sampling['seed']}", f"{samples} answers each" if samples > 1 else "Pass@1"])
 
 
 def answered(
@@ -217,7 +217,7 @@ def published(
     show(reports, who.name, folder, settings)
     for verdict in matched.values():
         Console().print(verdict, highlight=False)
-    if failed := sum(one.finish_reason.startswith(FAILED) for one in records):
+    if failed := sum(record.finish_reason.startswith(FAILED) for record in records):
         print(f"{failed} of {len(records)} requests were refused and count as wrong; --retry-failed asks them again")
     return reports
 

@@ -59,8 +59,8 @@ Problems = Mapping[tuple[str, str], Sequence[Record]]
 def _pair(task: str, left: Problems, right: Problems) -> Pair:
     mine, others = ([key for key in side if key[0] == task] for side in (left, right))
     keys = [key for key in mine if key in right]
-    shares = [tuple(fmean(one.correct for one in side[key]) for key in keys) for side in (left, right)]
-    first, second = (cost_of([one for key in keys for one in side[key]]) for side in (left, right))
+    shares = [tuple(fmean(record.correct for record in side[key]) for key in keys) for side in (left, right)]
+    first, second = (cost_of([record for key in keys for record in side[key]]) for side in (left, right))
     return Pair(task, Paired(*shares), len({*mine, *others}) - len(keys), (first, second))
 
 
@@ -96,23 +96,23 @@ def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
     """
     console, base = Console(), read_records(first, mode)
     against = {other: pair(base, read_records(other, mode)) for other in others}
-    family = [one for pairs in against.values() for one in pairs]
-    adjusted = iter(holm([one.counts.p_value() for one in family]))
+    family = [compared for pairs in against.values() for compared in pairs]
+    adjusted = iter(holm([compared.counts.p_value() for compared in family]))
     several = f" {HOLM} is of the {len(family)} comparisons made here." if len(family) > 1 else ""
     for other, pairs in against.items():
         lines = rows(pairs, [next(adjusted) for _ in pairs] if several else ())
         console.print(f"1st: {first}\n2nd: {other}\n", highlight=False, soft_wrap=True)
         console.print(for_terminal(lines, caption=CAPTION + several, caption_justify="left"))
-        for one in pairs:
-            console.print(cost_in_words(one), highlight=False)
-        if unmatched := sum(one.unmatched for one in pairs):
+        for compared in pairs:
+            console.print(cost_in_words(compared), highlight=False)
+        if unmatched := sum(compared.unmatched for compared in pairs):
             console.print(f"left out: {unmatched} problems that only one of them answered")
     return family
 
 
-def cost_in_words(one: Pair) -> str:
+def cost_in_words(compared: Pair) -> str:
     """The tokens of both sides, and whether they are close."""
-    first, second = one.tokens
+    first, second = compared.tokens
     close = "within" if is_close(second, first) else "not within"
     ratio = f"ratio {second / first:.2f}, {close} {TOLERANCE:.0%}" if first else "there is no ratio to none"
-    return f"{one.task}: {first:.1f} and {second:.1f} tokens per answer, visible and latent; {ratio}"
+    return f"{compared.task}: {first:.1f} and {second:.1f} tokens per answer, visible and latent; {ratio}"

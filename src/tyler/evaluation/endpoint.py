@@ -108,13 +108,13 @@ class Endpoint:
         seed = seed_of(self.sampling.seed, problem.task, problem.id, problem.sample)
         started = time.perf_counter()
         try:
-            found = client.chat.completions.create(
+            completion = client.chat.completions.create(
                 model=self.options.model,
                 messages=self.messages(problem),  # type: ignore[arg-type]
                 max_completion_tokens=self.max_new_tokens,
                 **sampling_arguments(self.sampling, seed),
             )
-            text, ended, usage = read_completion(found, self.options.endpoint)
+            text, ended, usage = read_completion(completion, self.options.endpoint)
         except openai.APIError as error:
             if getattr(error, "status_code", None) not in BY_ITSELF:
                 raise stopped(self.options, error) from error
@@ -149,12 +149,12 @@ def described(options: EndpointOptions) -> dict[str, Any]:
         import openai
 
         try:
-            found = client.models.retrieve(options.model)
+            model = client.models.retrieve(options.model)
         except openai.APIError as error:
             if isinstance(error, openai.APIConnectionError) or getattr(error, "status_code", None) in OF_ALL:
                 raise stopped(options, error) from error
             return {}  # of another server; where it has no such model, the first question says what to do
-    about = getattr(found, "tyler", None)
+    about = getattr(model, "tyler", None)
     return about if isinstance(about, dict) else {}
 
 
@@ -170,15 +170,15 @@ def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
     return drawn
 
 
-def read_completion(found: ChatCompletion, endpoint: str) -> tuple[str, str, tuple[int, int]]:
+def read_completion(completion: ChatCompletion, endpoint: str) -> tuple[str, str, tuple[int, int]]:
     """The text, why it ended, and its tokens. Raises EndpointError for anything but a completion, such as HTML."""
-    choices = getattr(found, "choices", None)
+    choices = getattr(completion, "choices", None)
     if not choices or choices[0].message is None:
         raise EndpointError(
-            f"{endpoint} answers with something else than a completion ({str(found)[:60]!r}); give the address of the "
-            "API, which mostly ends in /v1"
+            f"{endpoint} answers with something else than a completion ({str(completion)[:60]!r}); give the address "
+            "of the API, which mostly ends in /v1"
         )
-    choice, usage = choices[0], found.usage
+    choice, usage = choices[0], completion.usage
     details = None if usage is None else usage.completion_tokens_details
     latents = (details.reasoning_tokens or 0) if details is not None else 0
     tokens = (0, 0) if usage is None else (usage.completion_tokens - latents, latents)

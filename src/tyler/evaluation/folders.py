@@ -70,9 +70,9 @@ class EvaluationRun:
         """
         records = [record for some in read_evaluations(self.path).values() for record in some]
         known = {record.key for record in records}
-        waiting = [one for one in self.answers if one.text is not None and one.key not in known]
+        waiting = [answer for answer in self.answers if answer.text is not None and answer.key not in known]
         try:
-            if not any(find_task(one.task).runs_code for one in waiting):
+            if not any(find_task(answer.task).runs_code for answer in waiting):
                 records += graded(waiting, GradeOptions())
         except ValueError:  # of a task that is not there
             return None
@@ -84,9 +84,9 @@ AnyRun = TrainingRun | EvaluationRun
 
 def runs_below(folder: Path) -> Iterator[AnyRun]:
     """Every run and evaluation in a folder or below it, by path; nothing is looked for inside of a run."""
-    for place, names, files in os.walk(folder):
+    for directory, names, files in os.walk(folder):
         names.sort()
-        path = Path(place)
+        path = Path(directory)
         if CONFIG in files and (METRICS in files or CHECKPOINTS in names):
             names.clear()
             yield TrainingRun(path)

@@ -91,12 +91,12 @@ class TylerLM(HFLM):
         if isinstance(pretrained, str):
             own = str(state.device) if state.num_processes > 1 else device
             pretrained = Tyler.from_pretrained(pretrained, backbone=backbone, dtype=dtype, device=own)
-        found = pretrained.backbone
+        loaded = pretrained.backbone
         super().__init__(
-            found.model,
+            loaded.model,
             backend="causal",
-            tokenizer=copy.deepcopy(found.tokenizer),  # which gets a token for padding
-            max_length=found.max_positions,
+            tokenizer=copy.deepcopy(loaded.tokenizer),  # which gets a token for padding
+            max_length=loaded.max_positions,
             batch_size="auto",
         )
         self._rank, self._world_size = state.process_index, state.num_processes
@@ -160,21 +160,21 @@ class TylerLM(HFLM):
 
         Contexts that come more than once (`repeats`) are sampled with different seeds.
         """
-        asked, seen = [], Counter[str]()
+        prepared, seen = [], Counter[str]()
         for instance in requests:
             context, settings = instance.args
-            asked.append(self.request(context, settings, repeat=seen[context]))
+            prepared.append(self.request(context, settings, repeat=seen[context]))
             seen[context] += 1
         texts: dict[int, str] = {}
-        events = self.tyler.shared_engine.events(asked, slots=self.slots, memory=self.memory, streamed=False)
+        events = self.tyler.shared_engine.events(prepared, slots=self.slots, memory=self.memory, streamed=False)
         hidden = disable_tqdm or self.rank != 0
-        with tqdm(total=len(asked), desc="Running generate_until requests", disable=hidden) as bar:
+        with tqdm(total=len(prepared), desc="Running generate_until requests", disable=hidden) as bar:
             for event in events:
                 if isinstance(event, FinishEvent):
                     texts[event.index] = event.trajectory.text
                     self.cache_hook.add_partial("generate_until", requests[event.index].args, event.trajectory.text)
                     bar.update()
-        return [texts[index] for index in range(len(asked))]
+        return [texts[index] for index in range(len(prepared))]
 
     def request(self, context: str, settings: Mapping[str, Any], repeat: int = 0) -> Request:
         """What the engine is asked for one context and a task's `generation_kwargs`."""

@@ -69,7 +69,7 @@ def write(
 ) -> None:
     """Write report.html and report.json. `facts` come before the date, the version and the machine."""
     folder.mkdir(parents=True, exist_ok=True)
-    here = made()
+    here = provenance()
     numbers = summary(reports, title, settings, here)
     atomic_write(folder / "report.html", html(reports, title, settings, {**(facts or {}), **here}, links))
     atomic_write(folder / "report.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
@@ -87,18 +87,18 @@ def save(
     Raises ValueError for two names that would be one directory.
     """
     folder = Path(folder)
-    places = {report.name: folder / slug(report.name) for report in reports}
-    if len(set(places.values())) < len(reports):
-        raise ValueError(f"reports named {', '.join(places)} would share a directory; give them other names")
-    links = {name: f"{place.name}/{ANSWERS}" for name, place in places.items()}
+    targets = {report.name: folder / slug(report.name) for report in reports}
+    if len(set(targets.values())) < len(reports):
+        raise ValueError(f"reports named {', '.join(targets)} would share a directory; give them other names")
+    links = {name: f"{target.name}/{ANSWERS}" for name, target in targets.items()}
     facts = facts or {"problems": f"{len({key for report in reports for key in report.problems})}"}
     write(reports, folder, title, settings, facts, links)
     for report in reports:
-        place = places[report.name]
-        place.mkdir(parents=True, exist_ok=True)
-        records = {place.name: [shown(record) for record in report.records]}
-        write_answers(place / ANSWERS, records)
-        write_verdicts(place, "official", records)
+        target = targets[report.name]
+        target.mkdir(parents=True, exist_ok=True)
+        records = {target.name: [shown(record) for record in report.records]}
+        write_answers(target / ANSWERS, records)
+        write_verdicts(target, "official", records)
 
 
 def slug(name: str) -> str:
@@ -110,7 +110,7 @@ FORMAT = 1
 """Of report.json."""
 
 
-def made() -> dict[str, str]:
+def provenance() -> dict[str, str]:
     """When, by what, where and with which command a report is made."""
     here = environment()
     return {
@@ -135,13 +135,13 @@ def command_of(environment: Mapping[str, Any]) -> str:
 
 
 def summary(
-    reports: Sequence[Report], title: str, settings: Mapping[str, Any] | None, made: Mapping[str, str]
+    reports: Sequence[Report], title: str, settings: Mapping[str, Any] | None, origin: Mapping[str, str]
 ) -> dict[str, Any]:
     """What report.json holds."""
     return {
         "format": FORMAT,
         "title": title,
-        "made": dict(made),
+        "made": dict(origin),
         "settings": dict(settings or {}),
         "reports": [_numbers(report) for report in reports],
         "mean_accuracy": mean_accuracy(reports),
@@ -162,8 +162,8 @@ def _numbers(report: Report) -> dict[str, Any]:
         "answers": len(records),
         "correct": report.num_correct,
         "accuracy": asdict(Estimate(report.accuracy, low, high)),
-        "pass_at": {str(k): asdict(one) for k, one in pass_at_k(records).items()} if several else {},
-        "majority_at": {str(k): asdict(one) for k, one in majority_at_k(records).items()} if several else {},
+        "pass_at": {str(k): asdict(estimate) for k, estimate in pass_at_k(records).items()} if several else {},
+        "majority_at": {str(k): asdict(estimate) for k, estimate in majority_at_k(records).items()} if several else {},
         "verdicts": {str(outcome): counts[outcome] for outcome in Outcome if counts[outcome]},
         "families": {family: {"correct": k, "answers": n} for family, (k, n) in report.by_family().items() if family},
         "visible_tokens": report.mean(lambda record: record.visible_tokens),
@@ -226,7 +226,7 @@ def view(
     reports: Sequence[Report], links: Mapping[str, str] | None = None, anchor: str = "evaluation"
 ) -> dict[str, Any]:
     """Everything that `assets/pages/evaluation.html` shows. `links` are files of records by the reports' names."""
-    outcomes = [one for one in Outcome if any(report.share(one) for report in reports)]
+    outcomes = [outcome for outcome in Outcome if any(report.share(outcome) for report in reports)]
     return {
         "anchor": anchor,
         "reports": reports,
@@ -236,7 +236,7 @@ def view(
         "warnings": warnings(reports),
         "samples": sample_rows(reports),
         "sample_caption": SAMPLE_CAPTION,
-        "outcomes": [(one, style_of(one)) for one in outcomes],
+        "outcomes": [(outcome, style_of(outcome)) for outcome in outcomes],
         "families": family_rows(reports),
         "records": list((links or {}).items()),
         **_calls(reports),
@@ -247,14 +247,14 @@ def view(
 def _calls(reports: Sequence[Report]) -> dict[str, Any]:
     """Invocations per answer by operator, as bars and a table; the table is empty without any."""
     means = {report.name: report.invocations_by_operator() for report in reports}
-    names = list(dict.fromkeys(name for found in means.values() for name in found))
+    names = list(dict.fromkeys(name for counts in means.values() for name in counts))
     lines = [
-        (name, *(f"{found.get(one, 0):.2f}" for one in names), f"{sum(found.values()):.2f}")
-        for name, found in means.items()
+        (name, *(f"{counts.get(operator, 0):.2f}" for operator in names), f"{sum(counts.values()):.2f}")
+        for name, counts in means.items()
     ]
     return {
         "calls": means,
-        "most_calls": max(sum(found.values()) for found in means.values()),
+        "most_calls": max(sum(counts.values()) for counts in means.values()),
         "operators": {name: colour_of(name) for name in names},
         "call_table": [(heading(reports), *names, "all"), *lines] if names else [],
     }
@@ -269,18 +269,18 @@ ProblemAnswers = Mapping[str, list[Record]]
 
 def _problems(reports: Sequence[Report]) -> list[ProblemAnswers]:
     """The problems of all reports, in the order in which they come; those that must not be shown are left out."""
-    found: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    by_key: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for report in reports:
         for key, answers in report.problems.items():
             if not find_task(key[0]).private:
-                found.setdefault(key, {})[report.name] = answers
-    return list(found.values())
+                by_key.setdefault(key, {})[report.name] = answers
+    return list(by_key.values())
 
 
 def _length(problem: ProblemAnswers) -> int:
     """Characters that a page needs for a problem."""
-    every = [one for group in problem.values() for one in group]
-    return len(every[0].prompt) + sum(len(one.text or NOT_KEPT) for one in every)
+    every = [record for group in problem.values() for record in group]
+    return len(every[0].prompt) + sum(len(record.text or NOT_KEPT) for record in every)
 
 
 def _answers(reports: Sequence[Report]) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def _change(problem: ProblemAnswers, first: str, last: str) -> str:
     """
     if first == last or not {first, last} <= problem.keys():
         return ""
-    before, after = (2 * sum(one.correct for one in problem[name]) > len(problem[name]) for name in (first, last))
+    before, after = (2 * sum(record.correct for record in problem[name]) > len(problem[name]) for name in (first, last))
     if before:
         return KEPT_RIGHT if after else LOST
     return GAINED if after else KEPT_WRONG
@@ -317,7 +317,9 @@ def _change(problem: ProblemAnswers, first: str, last: str) -> str:
 
 def _shown(problem: ProblemAnswers, first: str, last: str) -> dict[str, Any]:
     many = len(problem) > 1
-    verdicts = [badges([one.outcome for one in some], f"{name}: " if many else "") for name, some in problem.items()]
+    verdicts = [
+        badges([answer.outcome for answer in some], f"{name}: " if many else "") for name, some in problem.items()
+    ]
     record = next(iter(problem.values()))[0]
     change = _change(problem, first, last)
     return {"record": record, "answers": problem, "change": change, "badges": list(chain.from_iterable(verdicts))}
@@ -325,7 +327,7 @@ def _shown(problem: ProblemAnswers, first: str, last: str) -> dict[str, Any]:
 
 def badges(outcomes: Sequence[Outcome], before: str = "") -> list[dict[str, Any]]:
     """The verdict on one answer, or how many of several have which."""
-    counts = [(style_of(one), len(list(some))) for one, some in groupby(sorted(outcomes))]
+    counts = [(style_of(outcome), len(list(some))) for outcome, some in groupby(sorted(outcomes))]
     labelled = [(style, f"{count} " if len(outcomes) > 1 else "") for style, count in counts]
     return [{"style": style, "word": f"{before}{count}{style.word}"} for style, count in labelled]
 

@@ -99,15 +99,17 @@ class Questions:
                 f"--ids {unknown[0]!r} is not a problem of {problems[0].task}; an id is {problems[0].id!r}"
             )
         kept = [problem for problem in problems if not self.ids or problem.id in self.ids]
-        return kept if self.instruction is None else [replace(one, instruction=self.instruction) for one in kept]
+        return (
+            kept if self.instruction is None else [replace(original, instruction=self.instruction) for original in kept]
+        )
 
     def split_of(self, task: str) -> str:
         """The split of a task that is asked."""
         from tyler.tasks import find_task
         from tyler.tasks.task import Generated
 
-        found = find_task(task)
-        own = found.splits if isinstance(found, Generated) else tuple(found.sources)
+        known = find_task(task)
+        own = known.splits if isinstance(known, Generated) else tuple(known.sources)
         return self.split or next(iter(own), "the whole file")
 
     def description(self, sets: Mapping[str, Sequence[Problem]]) -> str:
@@ -307,7 +309,7 @@ class EvaluationRequest:
         if self.server.endpoint and ignored:
             raise ValueError(f"{ignored[0]} needs a MODEL that is loaded here; omit it with --endpoint")
         _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
-        if answering.sampling.greedy and answering.sampling.filters:
+        if answering.sampling.greedy and (answering.sampling.top_k or answering.sampling.top_p < 1):
             raise ValueError(
                 "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
             )
@@ -321,7 +323,7 @@ class EvaluationRequest:
 
 def flags_of(options: Any, but: Sequence[str] = ()) -> list[str]:
     """The options of a group that are not at their defaults, as they are typed; without some."""
-    changed = (one.name for one in fields(options) if getattr(options, one.name) != one.default)
+    changed = (option.name for option in fields(options) if getattr(options, option.name) != option.default)
     return [f"--{name.replace('_', '-')}" for name in changed if name not in but]
 
 

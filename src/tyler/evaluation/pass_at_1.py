@@ -57,9 +57,9 @@ def asking(reasoner: Reasoner) -> Ask:
             return
         except PromptTooLong as error:  # before anything is decoded
             too_long = error.places
-        for place in too_long:
-            answered(Answer.to(problems[place], text="", finish_reason=Outcome.TOO_LONG.value, engine_seconds=0.0))
-        ask([problem for place, problem in enumerate(problems) if place not in too_long], answered)
+        for position in too_long:
+            answered(Answer.to(problems[position], text="", finish_reason=Outcome.TOO_LONG.value, engine_seconds=0.0))
+        ask([problem for position, problem in enumerate(problems) if position not in too_long], answered)
 
     return ask
 
@@ -152,7 +152,7 @@ class Grading:
             self.done[record.key] = record
             if self.store is not None:
                 self.store.records[record.key] = record
-            self.advance(note=f"{sum(one.correct for one in self.done.values())}/{len(self.done)} correct")
+            self.advance(note=f"{sum(graded.correct for graded in self.done.values())}/{len(self.done)} correct")
 
     def __enter__(self) -> Grading:
         return self

@@ -96,8 +96,8 @@ def run(
 
             def keep(key: Key, answer: Mapping[str, Any]) -> None:
                 line = wanted[key]
-                asked = {"problem" if isinstance(line.question, str) else "messages": line.question}
-                known[key] = {"line": key[0], "id": line.id, "sample": key[1], **asked, **answer, "settings": mark}
+                question = {"problem" if isinstance(line.question, str) else "messages": line.question}
+                known[key] = {"line": key[0], "id": line.id, "sample": key[1], **question, **answer, "settings": mark}
                 file.add(json.dumps(known[key], ensure_ascii=False))
                 progress.advance()
 
@@ -115,7 +115,7 @@ def run(
                 answerer.run(
                     list(requests.values()),
                     slots=slots,
-                    finished=lambda place, trajectory: keep(keys[place], answer_fields(trajectory)),
+                    finished=lambda index, trajectory: keep(keys[index], answer_fields(trajectory)),
                 )
             except KeyboardInterrupt as interrupt:
                 kept = f"{len(known)} of {len(wanted)} answers are in {output}"
@@ -137,20 +137,20 @@ def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -
 def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dict[str, Any]]:
     """The answers that the output has already; what could not be asked is asked again."""
     known = {}
-    for number, found in enumerate(read_jsonl(output), start=1):
+    for number, answer in enumerate(read_jsonl(output), start=1):
         where = f"{output}, line {number}"
-        if not isinstance(found, dict) or not {"line", "sample", "settings"} <= found.keys():
+        if not isinstance(answer, dict) or not {"line", "sample", "settings"} <= answer.keys():
             raise RunError(f"{where} is not an answer of tyler solve; choose another --answers")
-        if found["settings"] != mark:
+        if answer["settings"] != mark:
             raise RunError(
                 f"{where} was answered by another model or under other settings; choose another --answers, or remove it"
             )
-        key = (found["line"], found["sample"])
-        if key not in wanted or found.get("problem", found.get("messages")) != wanted[key].question:
+        key = (answer["line"], answer["sample"])
+        if key not in wanted or answer.get("problem", answer.get("messages")) != wanted[key].question:
             raise RunError(
                 f"{where} answers a question that the input does not have, or more often than is asked now (-n); "
                 "choose another --answers"
             )
-        if "error" not in found:
-            known[key] = found
+        if "error" not in answer:
+            known[key] = answer
     return known

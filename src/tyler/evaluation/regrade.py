@@ -38,7 +38,8 @@ class Change:
 
     def __str__(self) -> str:
         read = [
-            f"read {one.answer!r}" if one.answer is not None else "read nothing" for one in (self.before, self.after)
+            f"read {record.answer!r}" if record.answer is not None else "read nothing"
+            for record in (self.before, self.after)
         ]
         why = read[1] if read[0] == read[1] else f"{read[0]} before, {read[1]} now"
         reason = f"; {self.after.reason}" if self.after.reason else ""
@@ -74,14 +75,16 @@ def regrade(folder: Path, options: GradeOptions) -> Regraded:
     if not (folder / ANSWERS).exists():
         raise FileNotFoundError(f"{folder} holds no answers (no {ANSWERS}); give a directory that tyler eval wrote")
     answers = read_answers(folder)
-    texts = {name: kept for name, some in answers.items() if (kept := [one for one in some if one.text is not None])}
+    texts = {
+        name: kept for name, some in answers.items() if (kept := [answer for answer in some if answer.text is not None])
+    }
     if not texts:
         raise ValueError(f"{folder} holds verdicts without texts: nothing there can be graded again")
-    before = {(name, one.key): one for name, some in read_evaluations(folder, None).items() for one in some}
+    before = {(name, answer.key): answer for name, some in read_evaluations(folder, None).items() for answer in some}
     graders = [file.about["grader"] for file in verdict_files(folder)]
     records = {name: graded(some, options) for name, some in texts.items()}
     write_verdicts(folder, options.mode, records, answers)
-    pairs = [(before.get((name, one.key)), one) for name, some in records.items() for one in some]
+    pairs = [(before.get((name, answer.key)), answer) for name, some in records.items() for answer in some]
     changes = [Change(old, new) for old, new in pairs if old is not None and old.outcome is not new.outcome]
     without_text = sum(map(len, answers.values())) - len(pairs)
     return Regraded(records, changes, without_text, graders[-1] if graders else {})
@@ -89,23 +92,25 @@ def regrade(folder: Path, options: GradeOptions) -> Regraded:
 
 def run(folder: Path, options: GradeOptions) -> Regraded:
     """Regrade a folder, print what changed and why, and write the reports of an evaluation again."""
-    found, console = regrade(folder, options), Console(highlight=False, soft_wrap=True)
-    count = sum(map(len, found.records.values()))
-    console.print(f"graded {count} answers of {folder}: {len(found.changes)} verdicts changed")
+    regraded, console = regrade(folder, options), Console(highlight=False, soft_wrap=True)
+    count = sum(map(len, regraded.records.values()))
+    console.print(f"graded {count} answers of {folder}: {len(regraded.changes)} verdicts changed")
     now = grader_version(options.mode)
-    for part in {**found.grader, **now} if found.grader else ():
-        earlier, today = (grader.get(part, "not noted") for grader in (found.grader, now))
+    for part in {**regraded.grader, **now} if regraded.grader else ():
+        earlier, today = (grader.get(part, "not noted") for grader in (regraded.grader, now))
         if earlier != today:
             console.print(f"the grader differs: {part} was {earlier}, is {today}")
-    for change in found.changes[:SHOWN]:
+    for change in regraded.changes[:SHOWN]:
         console.print(f"  {change}", markup=False)
-    if len(found.changes) > SHOWN:
-        console.print(f"  and {len(found.changes) - SHOWN} more")
-    if found.without_text:
-        console.print(f"{found.without_text} answers were kept without their texts: their verdicts stay as they were")
-    for records in found.records.values():
+    if len(regraded.changes) > SHOWN:
+        console.print(f"  and {len(regraded.changes) - SHOWN} more")
+    if regraded.without_text:
+        console.print(
+            f"{regraded.without_text} answers were kept without their texts: their verdicts stay as they were"
+        )
+    for records in regraded.records.values():
         rewrite_reports(folder, records)
-    return found
+    return regraded
 
 
 def rewrite_reports(folder: Path, records: Sequence[Record]) -> None:

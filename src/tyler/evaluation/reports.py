@@ -37,7 +37,9 @@ class Report:
     @property
     def interval(self) -> tuple[float, float]:
         """95% interval of the accuracy: Wilson's, over problems where they have several answers."""
-        return clustered([fmean(one.correct for one in answers) for answers in self.problems.values()], self.samples)
+        return clustered(
+            [fmean(record.correct for record in answers) for answers in self.problems.values()], self.samples
+        )
 
     @property
     def num_correct(self) -> int:
@@ -76,10 +78,10 @@ class Report:
 
     def by_family(self) -> dict[str, tuple[int, int]]:
         """k and n of each family."""
-        found: defaultdict[str, list[bool]] = defaultdict(list)
+        outcomes: defaultdict[str, list[bool]] = defaultdict(list)
         for record in self.records:
-            found[record.family].append(record.correct)
-        return {family: (sum(right), len(right)) for family, right in sorted(found.items())}
+            outcomes[record.family].append(record.correct)
+        return {family: (sum(right), len(right)) for family, right in sorted(outcomes.items())}
 
 
 # --- several answers to each problem ----------------------------------------------------------------------------------
@@ -101,10 +103,10 @@ class Estimate:
 
 def by_problem(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     """The answers to each problem in the order of their samples."""
-    found: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
+    grouped: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        found[record.problem].append(record)
-    return {problem: sorted(answers, key=lambda one: one.sample) for problem, answers in found.items()}
+        grouped[record.problem].append(record)
+    return {problem: sorted(answers, key=lambda answer: answer.sample) for problem, answers in grouped.items()}
 
 
 def powers(samples: int) -> list[int]:
@@ -114,7 +116,7 @@ def powers(samples: int) -> list[int]:
 
 def pass_at_k(records: Sequence[Record]) -> dict[int, Estimate]:
     """The chance that one of k answers is right, by k, without bias; over as many answers as every problem has."""
-    return _estimates(records, lambda answers, k: pass_at(k, sum(one.correct for one in answers), len(answers)))
+    return _estimates(records, lambda answers, k: pass_at(k, sum(record.correct for record in answers), len(answers)))
 
 
 def majority_at_k(records: Sequence[Record]) -> dict[int, Estimate]:
@@ -138,10 +140,10 @@ def vote(answers: Sequence[Record]) -> float:
 
     Answers are the same where their task's grader says so (`tyler.tasks.grading`); the gold answer has no say in that.
     """
-    given = [one for one in answers if one.answer is not None]
-    cast = ballots(given[0].task, [one.answer or "" for one in given]) if given else []
+    given = [record for record in answers if record.answer is not None]
+    cast = ballots(given[0].task, [record.answer or "" for record in given]) if given else []
     most = max(map(len, cast), default=0)
-    shares = [fmean(given[place].correct for place in ballot) for ballot in cast if len(ballot) == most]
+    shares = [fmean(given[index].correct for index in ballot) for ballot in cast if len(ballot) == most]
     return fmean(shares) if shares else 0.0
 
 
@@ -213,10 +215,13 @@ def sample_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     several = [report for report in reports if report.samples > 1]
     lines: list[tuple[str, ...]] = []
     for report in several:
-        found = [(f"pass@{k}", one) for k, one in pass_at_k(report.records).items()]
+        measures = [(f"pass@{k}", estimate) for k, estimate in pass_at_k(report.records).items()]
         if any(record.answer is not None for record in report.records):
-            found += [(f"maj@{k}", one) for k, one in majority_at_k(report.records).items() if k > 1]
-        lines += [(report.name, name, percent(one.value), spread(one.low, one.high)) for name, one in found]
+            measures += [(f"maj@{k}", estimate) for k, estimate in majority_at_k(report.records).items() if k > 1]
+        lines += [
+            (report.name, name, percent(estimate.value), spread(estimate.low, estimate.high))
+            for name, estimate in measures
+        ]
     return [(heading(several), "measure", "share", "95% CI"), *lines] if lines else []
 
 
@@ -253,8 +258,8 @@ def warnings(reports: Sequence[Report]) -> list[str]:
 
 def repeated(report: Report) -> str | None:
     """On how many problems all samples are one answer; None where that is rare."""
-    texts = [{one.text for one in answers} for answers in report.problems.values()]
-    alike = sum(len(found) == 1 and None not in found for found in texts)
+    texts = [{record.text for record in answers} for answers in report.problems.values()]
+    alike = sum(len(different) == 1 and None not in different for different in texts)
     if report.samples == 1 or 2 * alike <= len(texts):
         return None
     return (
@@ -270,17 +275,17 @@ def second_opinion(report: Report) -> str | None:
     boxed = [record for record in heard if record.answer is not None]
     differing = [record for record in boxed if record.math_verify is not record.correct]
     unboxed = sum(record.math_verify is True for record in heard if record.answer is None)
-    said = []
+    parts = []
     if differing:
         named = ", ".join(record.id for record in differing[:5])
         accepted = sum(record.math_verify is True for record in boxed)
-        said.append(
+        parts.append(
             f"math-verify disagrees on {len(differing)} of {counted(len(boxed), 'boxed answer')} ({named}); it accepts "
             f"{accepted}, we {sum(record.correct for record in boxed)}"
         )
     if unboxed:
-        said.append(f"math-verify, which reads outside boxes too, accepts {counted(unboxed, 'answer')} without a box")
-    return f"{report.name}: {'; '.join(said)}" if said else None
+        parts.append(f"math-verify, which reads outside boxes too, accepts {counted(unboxed, 'answer')} without a box")
+    return f"{report.name}: {'; '.join(parts)}" if parts else None
 
 
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:
@@ -292,8 +297,8 @@ def for_terminal(lines: Sequence[Sequence[str]], *, words: int = 1, **settings: 
     """Rows below their heads. The first columns are words, which give way where a terminal is narrow; numbers never
     do."""
     result = Table(**settings, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for place, (head, *cells) in enumerate(zip(*lines, strict=True)):
-        if place < words:
+    for index, (head, *cells) in enumerate(zip(*lines, strict=True)):
+        if index < words:
             result.add_column(head, overflow="fold")
         else:
             result.add_column(head, justify="right", min_width=max(map(len, cells)), no_wrap=True)
@@ -309,15 +314,15 @@ def markdown_row(cells: Sequence[str]) -> str:
 
 def family_rows(reports: Sequence[Report]) -> list[list[tuple[str, ...]]]:
     """Accuracy by family, in a table for all reports whose problems have the same; reports without are left out."""
-    found: dict[tuple[str, ...], list[Report]] = {}
+    by_families: dict[tuple[str, ...], list[Report]] = {}
     for report in reports:
-        found.setdefault(tuple(report.by_family()), []).append(report)
+        by_families.setdefault(tuple(report.by_family()), []).append(report)
     return [
         [
             (heading(members), *(family or "other" for family in families)),
-            *((one.name, *(f"{k}/{n} ({k / n:.0%})" for k, n in one.by_family().values())) for one in members),
+            *((member.name, *(f"{k}/{n} ({k / n:.0%})" for k, n in member.by_family().values())) for member in members),
         ]
-        for families, members in found.items()
+        for families, members in by_families.items()
         if families != ("",)
     ]
 
@@ -325,4 +330,4 @@ def family_rows(reports: Sequence[Report]) -> list[list[tuple[str, ...]]]:
 def by_task(records: Sequence[Record]) -> list[Report]:
     """A report for each task, under its title."""
     tasks = dict.fromkeys(record.task for record in records)
-    return [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
+    return [Report(find_task(task).title, tuple(answer for answer in records if answer.task == task)) for task in tasks]

@@ -54,9 +54,9 @@ def resampled(values: np.ndarray, draws: int, source: np.random.Generator) -> np
     return values[source.integers(len(values), size=(draws, len(values)))]
 
 
-def middle95(found: np.ndarray) -> tuple[float, float]:
+def middle95(values: np.ndarray) -> tuple[float, float]:
     """Where the middle 95% of numbers lie: of a statistic of bootstrap samples, its percentile interval."""
-    low, high = np.quantile(found, (0.025, 0.975))
+    low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -122,7 +122,7 @@ def sign_flips(differences: Sequence[float]) -> float:
     Of up to 14 problems that differ, or where all differ by as much, it is exact; else of 20,000 draws, the same at
     every call. It tests the mean that the interval beside it is of.
     """
-    values = np.asarray([one for one in differences if one])
+    values = np.asarray([difference for difference in differences if difference])
     if len(values) == 0:
         return 1.0
     if np.allclose(np.abs(values), abs(values[0])):
@@ -139,8 +139,8 @@ def holm(ps: Sequence[float]) -> list[float]:
     """The p-values of a family of tests, adjusted by Holm (1979) so that one false finding is as rare as said."""
     order = sorted(range(len(ps)), key=ps.__getitem__)
     adjusted, highest = [1.0] * len(ps), 0.0
-    for place, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(ps) - place) * ps[index]))
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(ps) - rank) * ps[index]))
         adjusted[index] = highest
     return adjusted
 

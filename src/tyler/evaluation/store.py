@@ -89,10 +89,10 @@ class Verdicts:
     def read(cls, path: Path) -> Verdicts:
         """Raises RunError for a damaged file or one of another format."""
         rows, about = parquet.read(path)
-        found: defaultdict[str, dict[Key, dict[str, Any]]] = defaultdict(dict)
+        verdicts: defaultdict[str, dict[Key, dict[str, Any]]] = defaultdict(dict)
         for row in rows:
-            found[row["evaluation"]][row["task"], row["id"], row["sample"]] = row
-        return cls(path, found, about)
+            verdicts[row["evaluation"]][row["task"], row["id"], row["sample"]] = row
+        return cls(path, verdicts, about)
 
     def check(self, name: str, digest: str) -> None:
         """Raise RunError unless these verdicts are on the answers of a digest."""
@@ -105,31 +105,31 @@ class Verdicts:
 
 def verdict_files(folder: Path, mode: Mode | None = None) -> list[Verdicts]:
     """The verdict files of a folder in a mode, or in any, from the oldest to the newest."""
-    found = [Verdicts.read(path) for path in folder.glob(f"verdicts-{mode or '*'}-*.parquet")]
-    return sorted(found, key=lambda file: str(file.about["made"]))
+    files = [Verdicts.read(path) for path in folder.glob(f"verdicts-{mode or '*'}-*.parquet")]
+    return sorted(files, key=lambda file: str(file.about["made"]))
 
 
 def line_files(folder: Path) -> list[Path]:
     """The answers of a running evaluation; those of process 0 first."""
-    found = (path for path in folder.glob("answers*.jsonl") if LINES.fullmatch(path.name))
-    return sorted(found, key=lambda path: int(path.stem.partition("-")[2] or 0))
+    files = (path for path in folder.glob("answers*.jsonl") if LINES.fullmatch(path.name))
+    return sorted(files, key=lambda path: int(path.stem.partition("-")[2] or 0))
 
 
 def read_answers(folder: Path) -> dict[str, list[Answer]]:
     """The answers in a folder by their evaluations, as far as they are there."""
-    found: defaultdict[str, dict[Key, Answer]] = defaultdict(dict)
+    evaluations: defaultdict[str, dict[Key, Answer]] = defaultdict(dict)
     if (path := folder / ANSWERS).exists():
         for number, row in enumerate(parquet.read(path)[0], start=1):
             name = row.pop("evaluation")
             answer = Answer.from_row(row, f"{path}, row {number}")
-            found[name][answer.key] = answer
+            evaluations[name][answer.key] = answer
     settings = folder / SETTINGS
     own = name_of(json.loads(settings.read_text(encoding="utf-8"))) if settings.exists() else ""
     for path in line_files(folder):
         for number, line in enumerate(read_jsonl(path), start=1):
             answer = Answer.from_row(line, f"{path}, line {number}")
-            found[own][answer.key] = answer  # a later one was asked again
-    return {name: list(answers.values()) for name, answers in found.items()}
+            evaluations[own][answer.key] = answer  # a later one was asked again
+    return {name: list(answers.values()) for name, answers in evaluations.items()}
 
 
 def read_evaluations(folder: Path, mode: Mode | None = "official") -> dict[str, list[Record]]:
@@ -150,8 +150,8 @@ def judged(name: str, answers: Sequence[Answer], files: Sequence[Verdicts], fini
         if finished:
             file.check(name, digest(answers))
         rows |= file.of[name]
-    found = [(answer, rows[answer.key]) for answer in answers if answer.key in rows]
-    return [answer.graded(verdict_in(row)) for answer, row in found if is_on(row, answer)]
+    pairs = [(answer, rows[answer.key]) for answer in answers if answer.key in rows]
+    return [answer.graded(verdict_in(row)) for answer, row in pairs if is_on(row, answer)]
 
 
 def verdict_in(row: Mapping[str, Any]) -> Verdict:
@@ -171,12 +171,14 @@ def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
     of several evaluations.
     """
     folder = Path(path)
-    found = read_evaluations(folder, mode) if folder.is_dir() else {}
-    if len(found) > 1:
-        raise ValueError(f"{folder} holds {len(found)} evaluations; give the folder of one, as tyler eval writes it")
-    if not found:
+    evaluations = read_evaluations(folder, mode) if folder.is_dir() else {}
+    if len(evaluations) > 1:
+        raise ValueError(
+            f"{folder} holds {len(evaluations)} evaluations; give the folder of one, as tyler eval writes it"
+        )
+    if not evaluations:
         raise FileNotFoundError(f"{path} holds no answers (no {ANSWERS}); give a directory that tyler eval wrote")
-    (records,) = found.values()
+    (records,) = evaluations.values()
     if not records:
         raise ValueError(f"{folder} has no {mode} verdicts; make them with `tyler grade {folder} --mode {mode}`")
     return records
@@ -216,17 +218,19 @@ class AnswerStore:
         answers = read_answers(self.folder).get(self.name, [])
         files, finished = verdict_files(self.folder, self.options.mode), not self._has_lines()
         todays = [file for file in files if file.path.stem == verdicts_name(self.options.mode)]
-        textless = [one for one in judged(self.name, answers, files, False) if one.text is None]
+        textless = [answer for answer in judged(self.name, answers, files, False) if answer.text is None]
         known = [*textless, *judged(self.name, answers, todays, finished)]
-        self.records = {one.key: one for one in known} | self.records
-        self.answers |= {one.key: one for one in answers if one.text is not None or one.key in self.records}
+        self.records = {answer.key: answer for answer in known} | self.records
+        self.answers |= {
+            answer.key: answer for answer in answers if answer.text is not None or answer.key in self.records
+        }
 
     def _has_lines(self) -> bool:
         return any(path.stat().st_size for path in line_files(self.folder))
 
     def forget_failed(self) -> None:
         """Let go of answers that a server refused to give, so that they are asked again."""
-        for key in [key for key, one in self.answers.items() if one.finish_reason.startswith(FAILED)]:
+        for key in [key for key, answer in self.answers.items() if answer.finish_reason.startswith(FAILED)]:
             del self.answers[key]
             self.records.pop(key, None)
 
@@ -248,10 +252,10 @@ class AnswerStore:
                 f"{self.folder} lacks {len(missing)} answers, first {missing[0]}; run the same command again"
             )
         ungraded = [self.answers[key] for key in order if key not in self.records]
-        self.records |= {one.key: one for one in graded(ungraded, self.options)}
+        self.records |= {record.key: record for record in graded(ungraded, self.options)}
         records = [shown(self.records[key]) for key in order]
         known = (self.folder / f"{verdicts_name(self.options.mode)}.parquet").exists()
-        new = not known and any(one.text is not None for one in records)
+        new = not known and any(record.text is not None for record in records)
         if new or self._has_lines() or not (self.folder / ANSWERS).exists():
             write_answers(self.folder / ANSWERS, {self.name: records})
             write_verdicts(self.folder, self.options.mode, {self.name: records})
@@ -278,7 +282,7 @@ def shown(record: Record) -> Record:
 
 def write_answers(path: Path, evaluations: Mapping[str, Sequence[Answer]]) -> None:
     """Write the answers of some evaluations as one compressed file."""
-    rows = [{"evaluation": name, **one.row()} for name, answers in evaluations.items() for one in answers]
+    rows = [{"evaluation": name, **answer.row()} for name, answers in evaluations.items() for answer in answers]
     parquet.write(path, rows, parquet.ANSWERS, {})
 
 
@@ -290,7 +294,7 @@ def write_verdicts(
 ) -> None:
     """Write verdicts of today's grader as one compressed file that names it and the answers there are, by default those
     of the verdicts."""
-    rows = [{"evaluation": name, **one.verdict_row()} for name, some in records.items() for one in some]
+    rows = [{"evaluation": name, **record.verdict_row()} for name, some in records.items() for record in some]
     about = {
         "grader": grader_version(mode),
         "mode": mode,
@@ -303,8 +307,8 @@ def write_verdicts(
 def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:
     """Put the verdicts of finished evaluations into the files of a folder, beside those that it has."""
     files: defaultdict[str, list[Verdicts]] = defaultdict(list)
-    for place in (folder, *evaluations):
-        for path in place.glob("verdicts-*.parquet"):
+    for source in (folder, *evaluations):
+        for path in source.glob("verdicts-*.parquet"):
             files[path.name].append(Verdicts.read(path))
     for file, parts in files.items():
         rows = [row for part in parts for some in part.of.values() for row in some.values()]
@@ -314,14 +318,14 @@ def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:
 
 def check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> None:
     """Write the settings of an evaluation, or raise RunError where others are there."""
-    asked = json.loads(json.dumps(settings))
+    wanted = json.loads(json.dumps(settings))
     if path.exists():
         there = json.loads(path.read_text(encoding="utf-8"))
-        if differing := sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key)):
-            changes = "; ".join(f"{key} was {there.get(key)!r}, is {asked.get(key)!r}" for key in differing)
+        if differing := sorted(key for key in {*there, *wanted} if there.get(key) != wanted.get(key)):
+            changes = "; ".join(f"{key} was {there.get(key)!r}, is {wanted.get(key)!r}" for key in differing)
             raise RunError(
                 f"{path.parent} holds an evaluation under other settings: {changes}; "
                 "choose another directory (--output) or remove this one"
             )
     elif write:
-        atomic_write(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+        atomic_write(path, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")

@@ -17,7 +17,7 @@ from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
-from tyler.evaluation.html_report import badges, command_of, machine_of, made, render, style_of, view
+from tyler.evaluation.html_report import badges, command_of, machine_of, provenance, render, style_of, view
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
@@ -77,7 +77,7 @@ def page(runs: Sequence[Named], folder: Path, title: str) -> str:
     return render(
         "runs.html",
         title=title,
-        facts=made(),
+        facts=provenance(),
         overview=[("run", "what", "status", "step", "best or accuracy"), *(_overview(*run) for run in runs)],
         compared=_compared(trained),
         differing=_differing(trained),

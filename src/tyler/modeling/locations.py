@@ -42,7 +42,7 @@ def check_location(id: str) -> None:
     if names := get_close_matches(id, NAMES, n=1, cutoff=0.75):
         raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
     meant = near(path)
-    is_path = id.startswith(("/", ".", "~", RUNS)) or id.count("/") > 1 or id.endswith("/")
+    is_path = id.startswith(("/", ".", "~", RUNS)) or id.count("/") > 1 or id.endswith("/") or holds_runs(path.parent)
     if is_path or (meant is not None and is_run(meant)):
         hint = "" if meant is None else f"; did you mean {meant}?"
         raise FileNotFoundError(f"There is no folder {id!r}{hint or f'. {WHAT_TO_GIVE}'}")
@@ -63,6 +63,11 @@ def near(path: Path) -> Path | None:
             return None
         found /= close[0]
     return found
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder holds runs, as `runs/` does; the current folder does not count."""
+    return folder != Path() and folder.is_dir() and any(is_run(one) for one in folder.iterdir() if one.is_dir())
 
 
 def is_run(folder: Path) -> bool:

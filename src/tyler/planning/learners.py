@@ -50,8 +50,8 @@ def soft_thoughts(
 ) -> tuple[softcot.SoftCotTrainer, softcot.Example]:
     """SoftCoT, the backbone its own assistant."""
     model = softcot.new_projection(config, backbone, backbone)
-    places = tuple(range(min(config.softcot.num_thoughts, len(prompt))))
-    return softcot.SoftCotTrainer(model, (), config.softcot), softcot.Example(QUESTION, prompt, places, target)
+    positions = tuple(range(min(config.softcot.num_thoughts, len(prompt))))
+    return softcot.SoftCotTrainer(model, (), config.softcot), softcot.Example(QUESTION, prompt, positions, target)
 
 
 def memgen(backbone: Backbone, config: Config, prompt: list[int], target: list[int]) -> tuple[WeaverTrainer, Example]:

@@ -3,7 +3,7 @@
 From the ground up: `errors`, `settings`, `grammar` (structured answers), `scoring` (log-probabilities), `conversation`,
 `metrics`, `schema` (what bodies have in common, and how they are read), `dispatcher` (the way to the engine's thread),
 `generation` (the one stream of pieces), `audit_log`, `tracing`, `service` (from fields to a generation), `event_stream`
-(a generation in a protocol's words), then a file for each protocol, with what it takes and how it tells (`chat`,
-`completions`, `responses`, `messages`), `tokens`, `page` (what a browser shows), `guard` (the middleware), `app`,
-`server`; `cluster` is the same application on Ray Serve.
+(a generation in a protocol's words), then the protocols, with what each takes and how it tells (`completions` for chats
+and texts, `responses`, `messages`), `tokens`, `page` (what a browser shows), `guard` (the middleware), `app`, `server`;
+`cluster` is the same application on Ray Serve.
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.reasoners.reasoner import Servable
-from tyler.serving import chat, completions, errors, messages, page, responses, tokens
+from tyler.serving import completions, errors, messages, page, responses, tokens
 from tyler.serving.event_stream import Handler, rendered
 from tyler.serving.guard import Guard
 from tyler.serving.schema import Strict, read
@@ -25,7 +23,7 @@ from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
-    "/v1/chat/completions": (chat.ChatRequest, rendered(chat.Chat)),
+    "/v1/chat/completions": (completions.ChatRequest, rendered(completions.Chat)),
     "/v1/completions": (completions.CompletionRequest, rendered(completions.Completion)),
     "/v1/responses": (responses.ResponsesRequest, rendered(responses.Output)),
     "/v1/messages": (messages.MessagesRequest, rendered(messages.Message)),
@@ -45,15 +43,8 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     `app.state.service` is what stands behind it, from the start of its lifespan to the end.
     """
     service = Service(servable, settings, weights)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
-        yield
-        await service.close()
-
     about: dict[str, Any] = {"title": "Tyler", "version": tyler.__version__, "responses": REFUSALS}
-    app = FastAPI(**about, lifespan=lifespan, docs_url=None, redoc_url=None)  # these load scripts from elsewhere
+    app = FastAPI(**about, lifespan=service.serving, docs_url=None, redoc_url=None)  # these load scripts from elsewhere
     app.state.service = service
     errors.install(app)
     for path, (kind, handler) in ENDPOINTS.items():

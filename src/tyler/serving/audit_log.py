@@ -41,7 +41,7 @@ class AuditLog(RotatingFileHandler):
     def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
         check_writable(path)
         super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8", errors="backslashreplace")
-        self._metrics, self._counting, self._waiting, self._losing = metrics, threading.Lock(), 0, False
+        self._metrics, self._counting, self._waiting, self._ended = metrics, threading.Lock(), 0, False
         queue = SimpleQueue[logging.LogRecord | None]()
         self._put, self._listener = queue.put, QueueListener(queue, self)
         self._listener.start()
@@ -56,23 +56,22 @@ class AuditLog(RotatingFileHandler):
             self._waiting += len(line)
         self._put(logging.makeLogRecord({"msg": line}))
 
-    def finish(self) -> None:
-        """Write what is queued, and stop."""
-        self._listener.stop()
-        self.close()
+    def close(self) -> None:
+        """Write what is queued, and stop; Python closes every handler once more at its end."""
+        if not self._ended:
+            self._ended = True
+            self._listener.stop()
+        super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """In the listener's thread: write a line, or count it as lost."""
         try:
             self.write(record)
-        except OSError:
+        except OSError as error:
             self._metrics.log_lost.inc()
-            if not self._losing:
-                logger.error("lines of the audit log are lost until it can be written", exc_info=True)
-            self._losing = True
+            logger.error("a line of the audit log is lost: %s", error)
         else:
             self._metrics.log_lines.inc()
-            self._losing = False
         with self._counting:
             self._waiting -= len(record.msg)
 

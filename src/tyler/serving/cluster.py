@@ -60,7 +60,8 @@ def app(arguments: Arguments) -> serve.Application:
         same = ("method", "dtype", "budget", "max_new_tokens", "slots")
         load: dict[str, Any] = {key: getattr(settings, key) for key in same}
         loaded = registry.load(settings.model, name=name, router=router, **load)
-        own = settings.model_copy(update={"log": settings.log and of_process(settings.log)})
+        log, process = settings.log, f"-{socket.gethostname()}-{os.getpid()}"  # a log for each replica
+        own = settings.model_copy(update={"log": log and log.with_stem(log.stem + process)})
         return create_app(loaded.reasoner, own, loaded.weights)  # type: ignore[arg-type]
 
     class Server:
@@ -85,8 +86,3 @@ def app(arguments: Arguments) -> serve.Application:
         health_check_period_s=2.0,
     )
     return deployment.bind()
-
-
-def of_process(path: Path) -> Path:
-    """The audit log of one replica, with its machine and its process in its name."""
-    return path.with_name(f"{path.stem}-{socket.gethostname()}-{os.getpid()}{path.suffix}")

@@ -1,32 +1,141 @@
-"""`POST /v1/completions`: texts and token ids are continued as they are, with log-probabilities for evaluations."""
+"""`POST /v1/chat/completions` and `/v1/completions`.
+
+In a chat invocations appear as reasoning, where they happen, so that clients show them. In completions texts and token
+ids are continued as they are, with log-probabilities for evaluations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
 from tyler.engine.request import TokenEvent
-from tyler.serving.chat import Choices, part
-from tyler.serving.generation import Answer, Finished, Generation, Piece, Started, Text
-from tyler.serving.schema import Alternatives, Count, Ids, Sampled, Wanted
-from tyler.serving.schema import Text as BoundedText
-from tyler.serving.scoring import Scored, name_of, score_prompt
+from tyler.serving import schema
+from tyler.serving.event_stream import Event, Rendering
+from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Started, Text, mark
+from tyler.serving.schema import Alternatives, Count, Effort, Ids, Sampled, Turns, Wanted, conversation_of
+from tyler.serving.scoring import Scored, entries_of, name_of, score_prompt
 from tyler.serving.service import Service
 
+Choosing = TypeVar("Choosing", bound=Sampled)
 Some = Field(min_length=1, max_length=512, fail_fast=True)
 SomeIds = Annotated[Ids, Field(min_length=1)]
 USUAL_TOKENS = 16
 """Of a completion that does not say, as in OpenAI's API; fewer where the server allows fewer."""
 
 
+class ChatRequest(Sampled):
+    """An assistant's turn at the end is the beginning of the answer."""
+
+    messages: Turns
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    reasoning_effort: Effort | None = None
+    logprobs: bool = False
+    top_logprobs: Alternatives | None = None
+
+    @property
+    def wanted(self) -> Wanted:
+        lengths = {"max_tokens": self.max_tokens, "max_completion_tokens": self.max_completion_tokens}
+        given = [(length, field) for field, length in lengths.items() if length is not None]
+        length, field = min(given, default=(None, "max_tokens"))
+        return self.sampled(
+            [conversation_of(self.messages)],
+            length=length,
+            length_field=field,
+            effort=self.reasoning_effort,
+            alternatives=self.top_logprobs or 0,
+        )
+
+
+class Choices(Rendering[Choosing]):
+    """One object with a choice for each answer, or chunks with some of each: what chats and completions have."""
+
+    last, prefix, kind, chunk_kind = b"data: [DONE]\n\n", "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    @abstractmethod
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:
+        """A choice of a chunk; None for a piece of which nothing is said."""
+
+    @abstractmethod
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        """A choice of the one object, but for what all of them have."""
+
+    def add(self, piece: Piece) -> Iterator[Event]:
+        if isinstance(piece, Failed):
+            yield None, piece.error.body()
+        elif (shown := self.part(self.generation.answers[piece.index], piece)) is not None:
+            yield None, self._chunk([shown])
+
+    def ended(self) -> Iterator[Event]:
+        if self.body.includes_usage:
+            yield None, self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}
+
+    def whole(self) -> dict[str, Any]:
+        choices = [
+            {"index": answer.index, "finish_reason": answer.finish_reason, "tyler": answer.details()}
+            | self.choice(answer)
+            for answer in self.generation.answers
+        ]
+        return self._envelope(self.kind) | {"choices": choices, "usage": self.generation.usage("prompt", "completion")}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """An object of a stream; where usage is asked for, all but the last have none."""
+        usage = {"usage": None} if self.body.includes_usage else {}
+        return self._envelope(self.chunk_kind) | usage | {"choices": choices}
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        id, created = f"{self.prefix}-{self.generation.id}", int(self.generation.started)
+        return {"id": id, "object": kind, "created": created, "model": self.model}
+
+
+class Chat(Choices[ChatRequest]):
+    """Text as content, and operators as reasoning for people, where they were called."""
+
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.done.text, "refusal": None}
+        if answer.invocations:
+            message["reasoning_content"] = "\n".join(map(mark, answer.invocations))
+        return {"message": message, "logprobs": self._logprobs(answer.tokens)}
+
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any]:
+        shown = part(answer, piece)
+        return shown | {"logprobs": self._logprobs(piece.tokens)} if isinstance(piece, Text) else shown
+
+    def _logprobs(self, tokens: Sequence[TokenEvent]) -> dict[str, Any] | None:
+        """log p of tokens, and of the most probable ones at their places, where that is asked for."""
+        if not self.body.logprobs and self.body.top_logprobs is None:
+            return None
+        return {"content": entries_of(self.service.tokenizer, tokens), "refusal": None}
+
+
+def part(answer: Answer, piece: Piece) -> dict[str, Any]:
+    """A choice of a chunk. Nothing structured goes into `delta`: clients add up whatever they find there."""
+    shown: dict[str, Any] = {"index": answer.index, "delta": {}, "logprobs": None, "finish_reason": None}
+    match piece:
+        case Started():
+            shown["delta"] = {"role": "assistant", "content": ""}
+        case Text(text=text):
+            shown["delta"] = {"content": text}
+        case Invocation(record=record):
+            shown |= {"delta": {"reasoning_content": mark(record) + "\n"}, "tyler": {"invocations": [record]}}
+        case Finished():
+            shown |= {"finish_reason": answer.finish_reason, "tyler": answer.details()}
+    return shown
+
+
+# -- completions -----------------------------------------------------------------------------------------------------
+
+
 class CompletionRequest(Sampled):
     """A text, or token ids, or several of either."""
 
-    prompt: BoundedText | SomeIds | Annotated[list[BoundedText], Some] | Annotated[list[SomeIds], Some]
+    prompt: schema.Text | SomeIds | Annotated[list[schema.Text], Some] | Annotated[list[SomeIds], Some]
     max_tokens: Count | None = None
     echo: bool = False
     logprobs: Alternatives | None = None

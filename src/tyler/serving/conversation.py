@@ -15,38 +15,27 @@ from tyler.tasks.prompts import Cuts, Message, written_turns
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns, and the field of the request that each of them is."""
+    """Turns that are answered, the field of the request that each of them is, and the beginning of the answer."""
 
-    turns: tuple[Message, ...]
-    params: tuple[str, ...]
+    question: list[Message]
+    params: list[str]
+    begun: str | None = None
 
     @classmethod
     def of(cls, turns: Iterable[tuple[str, str, str]]) -> Conversation:
-        """Of (role, text, field) each; a developer is who others call system."""
-        listed = list(turns)
-        roles = {"developer": "system"}
-        messages = (Message(role=roles.get(role, role), content=text) for role, text, _ in listed)
-        return cls(tuple(messages), tuple(param for _, _, param in listed))
-
-    @property
-    def begun(self) -> str | None:
-        """The beginning of the answer, where the last turn is the assistant's."""
-        last = self.turns[-1]
-        return last["content"] if last["role"] == "assistant" else None
-
-    @property
-    def question(self) -> list[Message]:
-        """The turns that are answered."""
-        return list(self.turns if self.begun is None else self.turns[:-1])
-
-    def check_end(self) -> None:
-        """Raise ApiError where nothing is there to be answered."""
-        asked = self.question
-        if not asked or asked[-1]["role"] != "user":
+        """Of (role, text, field) each; a developer is who others call system. An assistant's last turn begins the
+        answer. Raises ApiError where nothing is there to be answered."""
+        question, params, roles = list[Message](), list[str](), {"developer": "system"}
+        for role, text, param in turns:
+            question.append(Message(role=roles.get(role, role), content=text))
+            params.append(param)
+        begun = question.pop()["content"] if question and question[-1]["role"] == "assistant" else None
+        if not question or question[-1]["role"] != "user":
             message = "the last message must be the user's, or an assistant's after it that the answer continues"
-            raise ApiError(400, message, param=self.params[-1], code="invalid_value")
-        if not asked[-1]["content"].strip():
-            raise ApiError(400, "the message is empty; give its text", param=self.params[len(asked) - 1])
+            raise ApiError(400, message, param=params[-1] if params else None, code="invalid_value")
+        if not question[-1]["content"].strip():
+            raise ApiError(400, "the message is empty; give its text", param=params[len(question) - 1])
+        return cls(question, params, begun)
 
 
 Question = Conversation | str | list[int]
@@ -61,7 +50,6 @@ class ChatTemplate:
 
     def check(self, conversation: Conversation) -> None:
         """Raise ApiError for the first turn that would not be in the prompt, by its field."""
-        conversation.check_end()
         if self._tokenizer.chat_template is None:
             return
         roles = [turn["role"] for turn in conversation.question]

@@ -56,11 +56,6 @@ class ApiError(Exception):
         return JSONResponse(self.body(path), self.status, self.headers)
 
 
-def unsupported(param: str, message: str) -> ApiError:
-    """A 400 about one field."""
-    return ApiError(400, message, param=param, code="unsupported_value")
-
-
 def engine_failed(reason: str) -> ApiError:
     """The engine lost an answer; or its grammar, which the client sent, grew too complex in the middle of it."""
     if GRAMMAR_FAILED in reason:

@@ -270,7 +270,10 @@ class Generation:
     async def _told(self) -> AsyncIterator[list[Piece]]:
         """What happened since the last look; a stream is woken seldom, and one that waits for the end only then."""
         while self.unfinished or self._waiting:
-            await happens(self._news if self._streams else self._urgent, self._ping_seconds)
+            news = self._news if self._streams else self._urgent
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), self._ping_seconds)
+            is_quiet = not news.is_set()
             self._news.clear()
             self._urgent.clear()
             if self.failure is not None:
@@ -279,9 +282,11 @@ class Generation:
             for answer in self.answers:
                 if answer.untold and answer.untold[-1].text:  # else inside a character, which another token completes
                     found += answer.tell()
-            yield found
+            if found or is_quiet:
+                yield found
             if self._streams and self.unfinished:
-                await happens(self._urgent, STREAM_SECONDS)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._urgent.wait(), STREAM_SECONDS)
 
     @property
     def unfinished(self) -> int:
@@ -327,10 +332,3 @@ class Generation:
         counter = self._metrics.aborted if self.failure is None else self._metrics.failed
         counter.inc(self.unfinished)
         self._on_close(self)
-
-
-async def happens(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but no longer than so many seconds."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 """Between the tokens of JSON: a small model may else write blanks until its limit."""
+LONGEST_SCHEMA = 2**16
+"""Characters of a JSON Schema."""
 MOST_COMBINATIONS = 4096
 """Of alternatives (`anyOf`, `oneOf`) that hold together (`allOf`) in a schema."""
 
@@ -61,10 +63,12 @@ class TextGrammar:
     def of_schema(cls, words: LLTokenizer, schema: dict[str, Any]) -> TextGrammar:
         """JSON that a schema describes; keywords that cannot be kept to are refused by name.
 
-        Raises ValueError for one whose combinations would take too long to work out.
+        Raises ValueError for one that is too large, or whose combinations would take too long to work out.
         """
         check_combinations(schema)
-        return cls(words, "json_schema", json.dumps(schema))
+        if len(source := json.dumps(schema)) > LONGEST_SCHEMA:
+            raise ValueError(f"the json_schema has {len(source)} characters; it may have {LONGEST_SCHEMA}")
+        return cls(words, "json_schema", source)
 
     def source_of(self) -> dict[str, Any]:
         """Everything but the words, in JSON's types."""

@@ -177,10 +177,9 @@ def answers_to(settings: ServerSettings, name: str) -> bool:
     Where nothing is given and the server is open to a network, any name will do if clients must send a key, which a
     page of that domain does not know; else addresses and names without a dot, as a container's: no domain is one.
     """
-    if "*" in settings.hosts:
-        return True
     if settings.hosts or is_local(settings.host):
-        return name in {host.lower() for host in (*settings.hosts, settings.host)} | LOCAL
+        own = {host.lower() for host in (*settings.hosts, settings.host)} | LOCAL
+        return name in own or "*" in own
     is_domain = "." in name and not name.rpartition(".")[2].isdigit()
     return bool(settings.api_keys) or not is_domain
 

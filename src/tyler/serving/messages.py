@@ -10,10 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from tyler.serving import schema
 from tyler.serving.conversation import Conversation
-from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Content, Count, Format, Generating, Signed, StopStrings, Strict, Turns, Wanted, text_of
+from tyler.serving.schema import Content, Count, Format, Generating, StopStrings, Strict, Turns, Wanted, text_of
 from tyler.serving.service import Service
 
 ENDS = {"eos": "end_turn", "stop": "stop_sequence", "length": "max_tokens"}
@@ -25,14 +24,6 @@ class Thinking(Strict):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
 
-    @property
-    def latents(self) -> int | None:
-        """The most; None for no limit of its own. Raises ApiError where none is given."""
-        if self.type == "enabled" and self.budget_tokens is None:
-            message = "thinking needs budget_tokens: the most latents"
-            raise ApiError(400, message, param="thinking.budget_tokens")
-        return {"enabled": self.budget_tokens, "disabled": 0, "adaptive": None}[self.type]
-
 
 class OutputConfig(Strict):
     """What the text of a message is."""
@@ -40,9 +31,10 @@ class OutputConfig(Strict):
     format: Format | None = None
 
 
-class MessagesCount(Signed):
+class MessagesCount(Strict):
     """`POST /v1/messages/count_tokens`."""
 
+    model: schema.Name
     messages: Turns
     system: Content | None = None
     thinking: Thinking = Thinking(type="adaptive")
@@ -66,7 +58,7 @@ class MessagesRequest(MessagesCount, Generating):
         return Wanted(
             [self.conversation],
             length=self.max_tokens,
-            latents=self.thinking.latents,
+            latents=0 if self.thinking.type == "disabled" else self.thinking.budget_tokens,
             stops=tuple(self.stop_sequences or ()),
             format=self.output_config.format,
         )

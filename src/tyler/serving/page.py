@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.engine.routing import Learned
-from tyler.engine.trajectory import Trajectory
+from tyler.engine.shared_engine import Turn
 from tyler.lens.block import read_block
 from tyler.lens.interventions import blocks_of
 from tyler.model import Tyler
@@ -38,8 +38,8 @@ from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering, answered
 from tyler.serving.generation import Failed, Invocation, Piece, router_name
 from tyler.serving.generation import Text as TextPiece
-from tyler.serving.schema import Count, Generating, Ids, Signed, Strict, Turns, Wanted, conversation_of
-from tyler.serving.service import Service
+from tyler.serving.schema import Count, Generating, Ids, Name, Strict, Turns, Wanted, conversation_of
+from tyler.serving.service import Service, refusing
 
 EXAMPLES = (
     "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?",
@@ -95,9 +95,10 @@ class PageQuestion(Generating):
         return Wanted([question], length=self.max_new_tokens, length_field="max_new_tokens")
 
 
-class LensQuestion(Signed):
+class LensQuestion(Strict):
     """`POST /api/lens`: a whole answer, and the number of one of its invocations."""
 
+    model: Name
     answer: Origin
     invocation: Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -256,45 +257,26 @@ def rounded(probs: tuple[float, ...]) -> list[float]:
 
 async def look(service: Service, http: HttpRequest, body: LensQuestion) -> Response:
     """What the lens shows of one block. Raises ApiError for one that the answer does not have."""
-    model = model_of(service, body.answer, "answer")
+    model, settings = model_of(service, body.answer, "answer"), service.settings
     service.check_model(body.model)
-    answer = await repeated(service, http, body)
-    if body.invocation >= answer.num_invocations:
-        message = f"invocation {body.invocation} does not exist; the answer has {answer.num_invocations}, from 0 on"
-        raise ApiError(400, message, param="invocation")
-    operator, source = answer.invocations[body.invocation].operator, torch.Generator().manual_seed(0)
-    others = [one for one in await controls(service) if one.prompt_ids != answer.prompt_ids]
-    try:
-        reading = await service.dispatcher.beside_steps(
-            lambda turn: read_block(model, answer, body.invocation, others, source, turn)
-        )
-    except ValueError as error:  # such as a bound on memory that the examples do not fit in
-        raise ApiError(400, str(error)) from error
-    return JSONResponse({**reading.to_dict(), "controls": len(blocks_of(others).get(operator, ()))})
-
-
-async def controls(service: Service) -> list[Trajectory]:
-    """Answers to the examples, which the lens takes as those to other problems. Asked for once."""
-    if not service.controls:
-        settings, servable = service.settings, service.servable
-        asked = AnswerSettings(max_new_tokens=min(CONTROL_TOKENS, settings.max_new_tokens))
-        requests = [servable.request(question, asked) for question in EXAMPLES]
-        run = partial(servable.model.shared_engine.run, slots=settings.slots, memory=settings.memory)
-        service.controls = await asyncio.to_thread(run, requests)
-    return service.controls
-
-
-async def repeated(service: Service, http: HttpRequest, body: LensQuestion) -> Trajectory:
-    """The answer again, with its latents. Raises ApiError for actions that this model cannot have chosen."""
-    ends = service.servable.model.backbone.eos_ids
-    actions = tuple(action for action in body.answer.actions if action not in ends)
+    actions = tuple(one for one in body.answer.actions if one not in model.backbone.eos_ids)
     if not actions:
         raise ApiError(400, "the answer is empty; send its actions", param="answer.actions")
-    settings = AnswerSettings(max_new_tokens=len(actions), router=Learned())
-    request = await service.request(body.answer.prompt_ids, settings)
-    generation = await service.generate(http, body, [replace(request, budget=None, branch=actions)])
-    try:
-        await generation.finished()
-    finally:
-        generation.close()
-    return generation.answers[0].done
+    same = AnswerSettings(max_new_tokens=len(actions), router=Learned())
+    again = replace(await service.request(body.answer.prompt_ids, same), budget=None, branch=actions)
+    short = AnswerSettings(max_new_tokens=min(CONTROL_TOKENS, settings.max_new_tokens))
+    run = partial(model.shared_engine.run, slots=settings.slots, memory=settings.memory)
+
+    def read(turn: Turn) -> dict[str, Any]:
+        """The answer again, with its latents; then its block, with those of other problems as controls."""
+        (answer,) = run([again])
+        if body.invocation >= answer.num_invocations:
+            message = f"invocation {body.invocation} does not exist; the answer has {answer.num_invocations}, from 0 on"
+            raise ApiError(400, message, param="invocation")
+        service.controls = service.controls or run([service.servable.request(one, short) for one in EXAMPLES])
+        others = [one for one in service.controls if one.prompt_ids != answer.prompt_ids]
+        reading = read_block(model, answer, body.invocation, others, torch.Generator().manual_seed(0), turn)
+        return {**reading.to_dict(), "controls": len(blocks_of(others).get(reading.operator, ()))}
+
+    with refusing():  # such as a bound on memory that the examples do not fit in
+        return JSONResponse(await service.dispatcher.beside_steps(read))

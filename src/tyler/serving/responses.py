@@ -10,31 +10,34 @@ from pydantic import Field
 from tyler.engine.request import TokenEvent
 from tyler.serving import schema
 from tyler.serving.conversation import Conversation
-from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Alternatives, Content, Count, Effort, Format, Generating, Name, Strict, Wanted, text_of
+from tyler.serving.schema import Count, Effort, Format, Generating, Name, Strict, Turn, Wanted
 from tyler.serving.scoring import entries_of
 from tyler.serving.service import Service
 
 
-class SummaryPart(Strict):
-    """A reasoning item's text."""
+class InputMessage(Turn):
+    """A turn as an item of a response's input."""
 
-    type: Literal["summary_text"] = "summary_text"
-    text: schema.Text = ""
-
-
-class InputItem(Strict):
-    """One item of a response's input: a turn, or a reasoning item of an earlier answer, which is not read."""
-
-    type: Literal["message", "reasoning"] = "message"
-    role: schema.Role | None = None
-    content: Content | None = None
+    type: Literal["message"] = "message"
     id: Name | None = None
     status: Name | None = None
-    summary: Annotated[list[SummaryPart], Field(max_length=schema.MOST_PARTS, fail_fast=True)] | None = None
+
+
+class ReasoningItem(Strict):
+    """An item of an earlier answer, which is not read."""
+
+    type: Literal["reasoning"]
+    id: Name | None = None
+    status: Name | None = None
+    summary: Annotated[list[Any], Field(max_length=schema.MOST_PARTS)] | None = None
     tyler: Annotated[dict[Name, Any], Field(max_length=16)] | None = None
+
+
+Items = Annotated[
+    list[InputMessage | ReasoningItem], Field(min_length=1, max_length=schema.MOST_MESSAGES, fail_fast=True)
+]
 
 
 class Reasoning(Strict):
@@ -52,15 +55,13 @@ class TextOptions(Strict):
 class ResponsesRequest(Generating):
     """Nothing is stored, so every request brings its whole conversation."""
 
-    input: (
-        schema.Text | Annotated[list[InputItem], Field(min_length=1, max_length=schema.MOST_MESSAGES, fail_fast=True)]
-    )
+    input: schema.Text | Items
     instructions: schema.Text | None = None
     max_output_tokens: Count | None = None
     reasoning: Reasoning = Reasoning()
     include: Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=1)] | None = None
     text: TextOptions = TextOptions()
-    top_logprobs: Alternatives | None = None
+    top_logprobs: schema.Alternatives | None = None
 
     @property
     def wanted(self) -> Wanted:
@@ -75,19 +76,11 @@ class ResponsesRequest(Generating):
         )
 
     def _conversation(self) -> Conversation:
-        """The instructions and the input as the prompt takes them; reasoning items are not read."""
-        turns = [] if self.instructions is None else [("system", self.instructions, "instructions")]
+        """The instructions and the input as the prompt takes them."""
+        before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
         if isinstance(self.input, str):
-            return Conversation.of([*turns, ("user", self.input, "input")])
-        for index, item in enumerate(self.input):
-            if item.type == "reasoning":
-                continue
-            if item.role is None:
-                raise ApiError(400, "an item of the input has no role", param=f"input.{index}")
-            turns.append((item.role, text_of(item.content), f"input.{index}"))
-        if not turns:
-            raise ApiError(400, "the input has no message; send one of the user's", param="input")
-        return Conversation.of(turns)
+            return Conversation.of([*before, ("user", self.input, "input")])
+        return schema.conversation_of(self.input, *before, field="input")
 
 
 class Output(Rendering[ResponsesRequest]):

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -37,6 +37,7 @@ NOTHING: tuple[object, ...] = (False, [], {})
 """What a field that the server does not know may hold: many clients always send some that ask for nothing."""
 USUAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
+    "cache_control": ({"type": "ephemeral"},),
     "modalities": (["text"],),
     "service_tier": ("auto", "default", "standard_only"),
     "summary": ("auto",),
@@ -66,10 +67,7 @@ Metadata = Annotated[
 
 
 class Strict(BaseModel):
-    """A part of a request; what it does not name is refused, but for a value that asks for nothing. Null is left out.
-
-    Fields that do not go together are refused by an ApiError.
-    """
+    """A part of a request; what it does not name is refused, but for a value that asks for nothing. Null is nothing."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -149,17 +147,12 @@ class Wanted:
     alternatives: int = 0
 
 
-class Signed(Strict):
-    """Who asks which model."""
+class Generating(Strict):
+    """What every endpoint that generates takes."""
 
     model: Name
     user: Name | None = None
     metadata: Metadata | None = None
-
-
-class Generating(Signed):
-    """What every endpoint that generates takes."""
-
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
@@ -204,25 +197,12 @@ class Sampled(Generating):
         """Whether a stream ends with what it cost."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    @model_validator(mode="after")
-    def _options_have_a_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise ApiError(400, "stream_options needs stream=true", param="stream_options")
-        return self
-
-
-class CacheControl(Strict):
-    """What is to be cached; here that is every prompt."""
-
-    type: Literal["ephemeral"]
-
 
 class TextPart(Strict):
     """A piece of a message. Pictures and sounds are refused."""
 
     type: Literal["text", "input_text", "output_text"]
     text: Text
-    cache_control: CacheControl | None = None
 
 
 class ThinkingPart(Strict):
@@ -255,10 +235,10 @@ class Turn(Strict):
 Turns = Annotated[list[Turn], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 
 
-def conversation_of(turns: Iterable[Turn], *before: tuple[str, str, str]) -> Conversation:
-    """Turns as the prompt takes them, after others."""
-    said = [(one.role, text_of(one.content), f"messages.{at}") for at, one in enumerate(turns)]
-    return Conversation.of([*before, *said])
+def conversation_of(items: Iterable[object], *before: tuple[str, str, str], field: str = "messages") -> Conversation:
+    """The turns of a field as the prompt takes them, after others; other items are not read."""
+    turns = [(one.role, text_of(one.content), f"{field}.{at}") for at, one in enumerate(items) if isinstance(one, Turn)]
+    return Conversation.of([*before, *turns])
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -46,17 +46,11 @@ def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
     for part, chosen in zip(states.split(size), tokens[1:].split(size), strict=True):  # so many logits exist at a time
         table = engine.policy.token_logits(part).log_softmax(dim=-1)
         logprobs += table.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        alternatives += best(table, top)
+        best = table.topk(top, dim=-1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        alternatives += [tuple(zip(*pair, strict=True)) for pair in pairs]
     texts = pieces(engine.backbone.tokenizer, ids)
     return [Scored(*one) for one in zip(ids, texts, logprobs, alternatives, strict=True)]
-
-
-def best(logprobs: Float[Tensor, "seq vocab"], top: int) -> list[tuple[tuple[int, float], ...]]:
-    """The most probable tokens of each position."""
-    if not top:
-        return [()] * len(logprobs)
-    values, ids = logprobs.topk(top, dim=-1)
-    return [tuple(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:

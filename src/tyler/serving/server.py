@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tyler.reasoners.reasoner import Servable
 from tyler.reasoners.registry import Loaded
@@ -21,19 +21,20 @@ from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 MOST_HEAD = 64 * 2**10
-"""Bytes of a request that may come without its line, its headers or a part of its body being complete."""
+"""Bytes of a request's headers."""
 
 
 class Server(uvicorn.Server):
     """Ends at a signal, once the answers in flight are finished, and where its engine is lost."""
 
     def __init__(self, app: Starlette, settings: ServerSettings) -> None:
-        seconds: dict[str, Any] = {
+        limits: dict[str, Any] = {
+            "h11_max_incomplete_event_size": MOST_HEAD,
             "timeout_keep_alive": settings.idle_seconds,
             "timeout_graceful_shutdown": settings.drain_seconds,
         }
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
-        super().__init__(uvicorn.Config(app, http=ImpatientProtocol, ws="none", **seconds, **quiet))
+        super().__init__(uvicorn.Config(app, http=ImpatientProtocol, ws="none", **limits, **quiet))
         self._service = cast(Service, app.state.service)
 
     async def on_tick(self, counter: int) -> bool:
@@ -45,41 +46,20 @@ class Server(uvicorn.Server):
         self.force_exit, self.should_exit = self.should_exit, True
 
 
-class ImpatientProtocol(HttpToolsProtocol):
+class ImpatientProtocol(H11Protocol):
     """A connection that must say what it wants: at its start, and again after each answer.
 
-    It is closed when the headers of the next request do not come within uvicorn's `timeout_keep_alive`, which else ends
-    with their first byte, or are longer than MOST_HEAD: the parser would gather them without end.
+    uvicorn's `timeout_keep_alive` begins with the connection, and ends with the headers of a request, not with their
+    first byte.
     """
-
-    _unread = 0
-    """Bytes that are not yet part of a request's complete headers or of its body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
-        self._unread += len(data)
-        super().data_received(data)
-        if self._unread > MOST_HEAD and not self.transport.is_closing():
-            self.send_400_response(f"The headers are longer than {MOST_HEAD} bytes.")
-
-    def _unset_keepalive_if_required(self) -> None:
-        """Data came, or an answer is complete: neither is a request."""
-
-    def on_headers_complete(self) -> None:
-        self._unread = 0
-        super()._unset_keepalive_if_required()
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._unread = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._unread = 0
-        super().on_message_complete()
+        self.conn.receive_data(data)
+        self.handle_events()
 
 
 def run(loaded: Loaded, settings: ServerSettings, listening: socket.socket) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +21,33 @@ from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.serving.audit_log import AuditLog
 from tyler.serving.conversation import ChatTemplate, Conversation, Question
 from tyler.serving.dispatcher import Dispatcher
-from tyler.serving.errors import ApiError, unsupported
+from tyler.serving.errors import ApiError
 from tyler.serving.generation import Generation
 from tyler.serving.grammar import TextGrammar, words_of
 from tyler.serving.metrics import Metrics
-from tyler.serving.schema import EFFORTS, Format, Generating, Signed, Wanted
+from tyler.serving.schema import EFFORTS, Format, Generating, Wanted
 from tyler.serving.settings import ServerSettings
-from tyler.serving.tracing import Traces
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+    from tyler.serving.tracing import Traces
+
 JOINED = 4
 """Characters that a tokenizer's normalization may make one of, at most."""
-LONGEST_SCHEMA = 2**16
-"""Characters of a JSON Schema."""
+FIELDS = {
+    "json_schema": "response_format",
+    "regex": "response_format",
+    "structured answers": "response_format",
+    "logit_bias": "logit_bias",
+    "stop_token_ids": "stop_token_ids",
+    "top_logprobs": "top_logprobs",
+    "the prompt has tokens": "prompt",
+    "ignore_eos": "ignore_eos",
+    "temperature": "temperature",
+    "router ": "tyler.router",
+}
+"""What errors of engine and grammars speak of, and the field that it comes from."""
 
 
 class Service:
@@ -54,31 +67,38 @@ class Service:
             self._words: LLTokenizer | str = words_of(model.backbone)
         except ValueError as error:
             self._words = str(error)
-        self._has_operators = has_operators(servable)
+        try:
+            servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0))
+            self._has_operators = True
+        except ValueError:
+            self._has_operators = False
         operators = getattr(model, "operators", ())
         self._longest_call = max((operator.num_latents for operator in operators), default=1)
         self._log: AuditLog | None = None
-        self._traces = None if settings.otlp is None else Traces.to(settings.otlp, settings.name)
+        self._traces: Traces | None = None
+        if settings.otlp is not None:
+            try:
+                from tyler.serving.tracing import Traces
+            except ImportError as error:
+                raise ValueError("--otlp needs more packages: pip install 'tyler-reasoning[otel]'") from error
+            self._traces = Traces.to(settings.otlp, settings.name)
         self._open = set[Generation]()
         self.controls = list[Trajectory]()
         """Answers to the page's examples, once its lens has asked for them."""
 
-    def start(self) -> None:
-        """Begin to serve, in the running event loop."""
+    @asynccontextmanager
+    async def serving(self, app: object) -> AsyncIterator[None]:
+        """Within it requests are answered; then what is unfinished is aborted, the log written, and traces are sent."""
         settings = self.settings
         if settings.log is not None:
             self._log = AuditLog(settings.log, self.metrics, max_bytes=settings.log_bytes, files=settings.log_files)
         self.dispatcher.start()
-
-    async def close(self) -> None:
-        """Abort what is unfinished, with the log written and the traces sent."""
+        yield
         for generation in list(self._open):
             generation.close()
         self.dispatcher.close()
-        if self._log is not None:
-            await asyncio.to_thread(self._log.finish)
-        if self._traces is not None:
-            await asyncio.to_thread(self._traces.close)
+        for close in [sink.close for sink in (self._log, self._traces) if sink is not None]:
+            await asyncio.to_thread(close)
 
     # -- what is allowed -----------------------------------------------------------------------------------------
 
@@ -106,7 +126,7 @@ class Service:
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
     def answer_settings(self, body: Generating, wanted: Wanted) -> AnswerSettings:
-        """How the answers are decoded. Raises ApiError for what is not allowed, naming the field."""
+        """How the answers are decoded. Raises ApiError or ValueError for what is not allowed, naming the field."""
         self.check_model(body.model)
         most, field = self.settings.max_new_tokens, wanted.length_field
         if wanted.length is not None and wanted.length > most:
@@ -128,31 +148,21 @@ class Service:
         )
 
     def _logits(self, body: Generating, format: Format | None) -> LogitSettings:
-        """What is changed about the choice of tokens. Raises ApiError for fields that do not go together."""
+        """What is changed about the choice of tokens. Raises ValueError for fields that do not go together."""
         names = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos")
         given = {name: value for name in names if (value := getattr(body, name)) is not None}
         biases = {int(token): bias for token, bias in (body.logit_bias or {}).items()}
-        try:
-            return LogitSettings(**given, logit_bias=biases, grammar=self._grammar(format))
-        except ValueError as error:
-            raise ApiError(400, str(error), param="ignore_eos", code="invalid_value") from error
+        return LogitSettings(**given, logit_bias=biases, grammar=self._grammar(format))
 
     def _grammar(self, format: Format | None) -> TextGrammar | None:
-        """What the text has to be. Raises ApiError for a schema that is too large, and where there are no grammars."""
+        """What the text has to be. Raises ValueError for too large a schema, and where there are no grammars."""
         if format is None or format.type == "text":
             return None
         if isinstance(self._words, str):
-            raise unsupported("response_format", self._words)
+            raise ValueError(self._words)
         if format.type == "regex":
             return TextGrammar(self._words, "regex", format.pattern or "")
-        try:
-            grammar = TextGrammar.of_schema(self._words, format.schema_of or {"type": "object"})
-        except ValueError as error:
-            raise unsupported("response_format", str(error)) from error
-        if len(grammar.source) > LONGEST_SCHEMA:
-            message = f"the schema has {len(grammar.source)} characters; this server takes up to {LONGEST_SCHEMA}"
-            raise ApiError(400, message, param="response_format", code="too_large")
-        return grammar
+        return TextGrammar.of_schema(self._words, format.schema_of or {"type": "object"})
 
     def _sampling(self, body: Generating, answers: int) -> Sampling:
         """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
@@ -163,54 +173,45 @@ class Service:
             for name, off in quiet.items():
                 if (value := getattr(body, name)) not in (None, off):
                     message = f"{name}={value} says nothing without temperature, since answers are then greedy"
-                    raise unsupported(name, f"{message}; send both")
+                    raise ApiError(400, f"{message}; send both", param=name, code="unsupported_value")
         if answers > 1 and not temperature:
             message = f"n={answers}: greedy answers are all the same; send a temperature above 0, or n=1"
-            raise unsupported("n", message)
+            raise ApiError(400, message, param="n", code="unsupported_value")
         if seed is None:
             seed = secrets.randbits(48) if temperature else 0
-        try:
-            return Sampling(temperature, top_k=body.top_k or 0, top_p=body.top_p or 1.0, seed=seed)
-        except ValueError as error:
-            raise ApiError(400, str(error), param=str(error).partition("=")[0], code="invalid_value") from error
+        return Sampling(temperature, top_k=body.top_k or 0, top_p=body.top_p or 1.0, seed=seed)
 
     def _router(self, body: Generating) -> Router | None:
-        """Who routes. Raises ApiError for a name that does not exist, and for methods without operators."""
+        """Who routes. Raises ValueError for a name that does not exist, ApiError for methods without operators."""
         if body.tyler.router is None:
             return None
         self._check_operators("tyler.router")
-        try:
-            return router_named(body.tyler.router)
-        except ValueError as error:
-            raise ApiError(400, str(error).removeprefix("--"), param="tyler.router") from error
+        return router_named(body.tyler.router)
 
     def _budget(self, body: Generating, wanted: Wanted) -> int | None:
         """The most operator calls. Raises ApiError for two fields that say it, and for more than the server allows."""
-        most, effort, latents = self.settings.budget, wanted.effort, wanted.latents
+        most, latents = self.settings.budget, wanted.latents
         asked = {
             "tyler.budget": body.tyler.budget,
-            wanted.effort_field: None if effort is None else EFFORTS[effort],
+            wanted.effort_field: EFFORTS.get(wanted.effort or ""),
             "thinking": None if latents is None else latents // self._longest_call,
         }
         given = {name: value for name, value in asked.items() if value is not None}
         if len(given) > 1:
             raise ApiError(400, f"{' and '.join(given)} both say how much; send one", param=next(iter(given)))
-        if not given:
-            return most if self._has_operators else None
-        ((field, value),) = given.items()
-        if effort == "none" and not self._has_operators:
+        if not any(given.values()) and not self._has_operators:
             return None
+        field, value = next(iter(given.items()), ("", most))
         self._check_operators(field)
-        if most is None or value <= most:
-            return value
-        if effort is None:
+        if most is not None and value is not None and value > most:
             raise ApiError(400, f"{field}={value}; this server allows up to {most}", param=field)
-        return most
+        return value
 
     def _check_operators(self, field: str) -> None:
         """Raise ApiError for a field about operators if the model has no operators."""
         if not self._has_operators:
-            raise unsupported(field, f"{self.servable.name} has no operators; omit {field}")
+            message = f"{self.servable.name} has no operators; omit {field}"
+            raise ApiError(400, message, param=field, code="unsupported_value")
 
     # -- from questions to answers -------------------------------------------------------------------------------
 
@@ -220,13 +221,25 @@ class Service:
         The first answer to a question is the one that it gets alone; others have seeds of their own.
         """
         wanted, requests = body.wanted, list[Request]()
-        settings, n = self.answer_settings(body, wanted), wanted.answers
+        with refusing():
+            settings, n = self.answer_settings(body, wanted), wanted.answers
         self.check_room(len(wanted.questions) * n)  # before the work of making them
         for question in wanted.questions:
             first = replace(await self.request(question, settings), **changes)
             seeds = [first.sampling.seed, *(seed_of(first.sampling.seed, number) for number in range(1, n))]
             requests += [replace(first, sampling=replace(first.sampling, seed=seed)) for seed in seeds]
-        return await self.generate(http, body, requests, n)
+        self.check_room(len(requests))
+
+        def closed(generation: Generation) -> None:
+            self._open.remove(generation)
+            self._record(http, body, generation)
+
+        ping = self.settings.ping_seconds
+        generation = Generation(self.dispatcher, requests, self.metrics, closed=closed, n=n, ping_seconds=ping)
+        with refusing():
+            await generation.begin()
+        self._open.add(generation)
+        return generation
 
     async def request(self, question: Question, settings: AnswerSettings) -> Request:
         """What the engine is asked for. Raises ApiError for what cannot be in the prompt.
@@ -234,13 +247,11 @@ class Service:
         It is made in another thread: a long prompt takes a while to become tokens.
         """
         if isinstance(question, Conversation):
-            self.check_characters(turn["content"] for turn in question.turns)
+            self.check_characters([*(turn["content"] for turn in question.question), question.begun or ""])
         elif isinstance(question, str):
             self.check_characters([question])
-        try:
+        with refusing():
             return await asyncio.to_thread(self._request, question, settings)
-        except ValueError as error:
-            raise refused(error) from error
 
     async def prompt_ids(self, conversation: Conversation) -> list[int]:
         """What a conversation is to the model. Raises ApiError as `request`."""
@@ -269,26 +280,7 @@ class Service:
         own = first is None or not text.startswith(first)
         return list(self.tokenizer.encode(text, add_special_tokens=own, verbose=False))
 
-    async def generate(self, http: HttpRequest, body: Signed, requests: Sequence[Request], n: int = 1) -> Generation:
-        """Queue requests, `n` of each prompt. Raises ApiError when they cannot be taken now, or never."""
-        self.check_room(len(requests))
-
-        def closed(generation: Generation) -> None:
-            self._open.remove(generation)
-            self._record(http, body, generation)
-
-        ping = self.settings.ping_seconds
-        generation = Generation(self.dispatcher, requests, self.metrics, closed=closed, n=n, ping_seconds=ping)
-        try:
-            await generation.begin()
-        except PromptTooLong as error:
-            raise ApiError(400, str(error), code="context_length_exceeded") from error
-        except ValueError as error:
-            raise refused(error) from error
-        self._open.add(generation)
-        return generation
-
-    def _record(self, http: HttpRequest, body: Signed, generation: Generation) -> None:
+    def _record(self, http: HttpRequest, body: Generating, generation: Generation) -> None:
         """Write a request's line of the audit log and its trace, where there are such."""
         state, path, prompts = http.scope["state"], http.scope["path"], generation.prompts
         if self._traces is not None:
@@ -318,12 +310,16 @@ class Service:
         self._log.add(record)
 
 
-def refused(error: ValueError) -> ApiError:
-    """What the engine or a grammar refuses, by the field that it names."""
-    fields = {"logit_bias": "logit_bias", "stop_token_ids": "stop_token_ids", "json_schema": "response_format"}
-    fields |= {"regex": "response_format", "top_logprobs": "top_logprobs", "the prompt has tokens": "prompt"}
-    param = next((field for word, field in fields.items() if word in str(error)), None)
-    return ApiError(400, str(error), param=param, code="invalid_value")
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Within it, what the engine or a grammar refuses is a 400 by the field that it names."""
+    try:
+        yield
+    except PromptTooLong as error:
+        raise ApiError(400, str(error), code="context_length_exceeded") from error
+    except ValueError as error:
+        param = next((field for word, field in FIELDS.items() if word in str(error)), None)
+        raise ApiError(400, str(error), param=param, code="invalid_value") from error
 
 
 def settings_of(decoding: dict[str, Any], servable: Servable) -> AnswerSettings:
@@ -334,12 +330,3 @@ def settings_of(decoding: dict[str, Any], servable: Servable) -> AnswerSettings:
         source = TextGrammar(words_of(servable.model.backbone), **source | {"begun": tuple(source["begun"])})
     given |= {"router": router_named(given["router"]), "stop": tuple(given["stop"])}
     return AnswerSettings(sampling, logits=LogitSettings(**logits, grammar=source), **given)
-
-
-def has_operators(servable: Servable) -> bool:
-    """Whether a request may say something about operators."""
-    try:
-        servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0))
-    except ValueError:
-        return False
-    return True

@@ -21,18 +21,12 @@ def sendable(key: str) -> str:
 
 
 class ServerSettings(BaseModel):
-    """How a model is served.
+    """How a model is served; `tyler serve --help` says what each setting means.
 
-    `aliases` are further names that clients may call the model by. `api_keys` are the keys that clients may send, by
-    the names under which they are logged; without any, every client is served.
-    `slots` answers are decoded at once and `max_queue` more may wait; `memory` bounds the bytes of contexts and caches.
-    `max_new_tokens` is the most a request may ask for, and what it gets when it does not say; `budget` is the same for
-    operator calls. `max_body` is in bytes; `body_seconds` is how long a client may take to send one, `idle_seconds` how
-    long to send its headers, `read_seconds` how long not to read a stream, and `drain_seconds` how long answers in
-    flight have after SIGTERM. After `max_probes` failed attempts to revive its engine the server gives up.
-    `hosts` are names under which the server may be addressed besides its own ("*" for any), `origins` web pages that
-    may ask it.
-    `log` is the audit log's file; `otlp` is where traces are sent.
+    `aliases` are further names of the model, `api_keys` keys by the names under which they are logged, `hosts` names
+    under which the server may be addressed, `origins` web pages that may ask it. A client has `body_seconds` to send a
+    body, `idle_seconds` for its headers, and `read_seconds` to read what it was sent; a stream that is quiet for
+    `ping_seconds` sends a comment.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -106,7 +106,7 @@ class Selection:
         return name if self.set_aside is None else f"{name}, set aside"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The name, and the file where one is given: two sets of one task may be of two files."""
         return self.name if self.path is None else f"{self.name}, {self.path}"
 
@@ -126,18 +126,20 @@ class Selection:
 
 def _mixed(sets: Sequence[Selection]) -> list[Problem]:
     mixed: dict[str, Problem] = {}
-    for one in sets:
-        for problem in one.load():
+    for part in sets:
+        for problem in part.load():
             if problem.id in mixed:
-                raise ValueError(f"{one.place}: the id {problem.id!r} is in another set of the mixture too; rename one")
+                raise ValueError(
+                    f"{part.location}: the id {problem.id!r} is in another set of the mixture too; rename one"
+                )
             mixed[problem.id] = problem
     return list(mixed.values())
 
 
 def splits_of(task: str) -> tuple[str, ...]:
     """The splits that a task has by itself; none for one that reads any file."""
-    found = find_task(task)
-    return found.splits if isinstance(found, Generated) else tuple(found.sources)
+    known = find_task(task)
+    return known.splits if isinstance(known, Generated) else tuple(known.sources)
 
 
 def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
@@ -181,10 +183,10 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     problems = training.load()
     sets = read_held_out(held_out)
     _announce(sets)
-    own = without_any(problems, [one for one in sets if one.set_aside])
-    others = [one for one in sets if not one.set_aside]
-    for one in others if on_overlap == "refuse" else ():
-        _refuse(problems, _overlap(problems, one.questions))
+    own = without_any(problems, [held for held in sets if held.set_aside])
+    others = [held for held in sets if not held.set_aside]
+    for held in others if on_overlap == "refuse" else ():
+        _refuse(problems, _overlap(problems, held.questions))
     kept = without_any(own, others)
     if near := near_overlaps(kept, others):
         _warn_of(near, dropped=on_overlap == "drop")
@@ -200,14 +202,16 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
 
 def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Problem]:
     """The problems that are in none of the sets."""
-    asked = ((problem, _question(problem)) for problem in problems)
-    return [problem for problem, question in asked if not any(question in one.questions for one in sets)]
+    questions = ((problem, _question(problem)) for problem in problems)
+    return [problem for problem, question in questions if not any(question in held.questions for held in sets)]
 
 
 def near_overlaps(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Overlap]:
     """The problems that are nearly one of the sets: a word or two differ, and no number does."""
-    found = ((problem, one.near.nearest(problem.question or problem.prompt)) for one in sets for problem in problems)
-    return [Overlap(problem.id, *other) for problem, other in found if other is not None]
+    nearest = (
+        (problem, held.near.nearest(problem.question or problem.prompt)) for held in sets for problem in problems
+    )
+    return [Overlap(problem.id, *other) for problem, other in nearest if other is not None]
 
 
 def _warn_of(near: Sequence[Overlap], *, dropped: bool) -> None:
@@ -222,7 +226,7 @@ def _warn_once(message: str) -> None:
 
 
 def _named_pairs(overlaps: Sequence[Overlap], sign: str) -> str:
-    named = [f"{one.training_id} {sign} {one.held_out_task} {one.held_out_id}" for one in overlaps[:_SHOWN]]
+    named = [f"{pair.training_id} {sign} {pair.held_out_task} {pair.held_out_id}" for pair in overlaps[:_SHOWN]]
     return ", ".join(named) + (f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else "")
 
 
@@ -231,21 +235,21 @@ def load_development(selection: Selection, held_out: Sequence[Selection]) -> lis
     problems = selection.load()
     if selection.set_aside is None:
         return problems
-    return without_any(problems, [one for one in read_held_out(held_out) if not one.set_aside])
+    return without_any(problems, [held for held in read_held_out(held_out) if not held.set_aside])
 
 
 def _announce(sets: Sequence[HeldOut]) -> None:
-    compared = [one for one in sets if not one.refusal and not one.set_aside]
+    compared = [held for held in sets if not held.refusal and not held.set_aside]
     if compared:
-        names = ", ".join(f"{one.name} ({len(one.questions):,})" for one in compared)
+        names = ", ".join(f"{held.name} ({len(held.questions):,})" for held in compared)
         logger.info("training problems are compared with %s", names)
-    for one in sets:
-        if one.refusal:
-            logger.warning("training problems are not compared with %s: %s", one.name, one.refusal)
-        if one.set_aside:
+    for held in sets:
+        if held.refusal:
+            logger.warning("training problems are not compared with %s: %s", held.name, held.refusal)
+        if held.set_aside:
             logger.info(
                 "%d training problems are set aside as development problems (%s names a file instead)",
-                len(one.questions),
+                len(held.questions),
                 "data.development.path",
             )
 
@@ -272,7 +276,7 @@ def _changed_at(selection: Selection) -> int | None:
 def _read(selection: Selection) -> HeldOut:
     try:
         problems = selection.load()
-        near = NearIndex(((one.id, one.task), one.question or one.prompt) for one in problems)
+        near = NearIndex(((problem.id, problem.task), problem.question or problem.prompt) for problem in problems)
         return HeldOut(selection.name, _questions(problems), near=near, set_aside=selection.set_aside is not None)
     except ValueError as error:
         if not selection.optional:
@@ -291,8 +295,8 @@ def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
 def _overlap(training: Sequence[Problem], held_out: Mapping[bytes, ProblemRef]) -> list[Overlap]:
     if not held_out:
         return []
-    found = ((problem, held_out.get(_question(problem))) for problem in training)
-    return [Overlap(problem.id, *other) for problem, other in found if other is not None]
+    pairs = ((problem, held_out.get(_question(problem))) for problem in training)
+    return [Overlap(problem.id, *other) for problem, other in pairs if other is not None]
 
 
 def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:

@@ -28,7 +28,7 @@ ENTRY_POINTS = "tyler.tasks"
 
 def _benchmarks() -> dict[str, str]:
     """The modules of `tyler.tasks.benchmarks` by name; none is loaded."""
-    return {found.name: f"{benchmarks.__name__}.{found.name}" for found in iter_modules(benchmarks.__path__)}
+    return {module.name: f"{benchmarks.__name__}.{module.name}" for module in iter_modules(benchmarks.__path__)}
 
 
 TASKS = _benchmarks()
@@ -40,7 +40,7 @@ def installed() -> dict[str, str]:
     """The tasks of other packages by name, as `package.module:TASK`; none is loaded. To look takes 0.1 s."""
     from importlib.metadata import entry_points
 
-    return {one.name: one.value for one in entry_points(group=ENTRY_POINTS) if one.name not in TASKS}
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS) if entry.name not in TASKS}
 
 
 Gold = str | bool | int | float | list[int] | list[float]
@@ -83,29 +83,31 @@ def _load(name: str) -> Task | Generated:
 
 
 @cache
-def outside(place: str) -> Task | Generated:
+def outside(location: str) -> Task | Generated:
     """The task at `FILE.py:TASK` or `package.module:TASK`, whose problems carry that place as their task.
 
     Raises ValueError for a place without one, with what kept it from being loaded.
     """
-    source, _, name = place.rpartition(":")
+    source, _, name = location.rpartition(":")
     try:
         module = _module_in(Path(source)) if source.endswith(".py") else importlib.import_module(source)
         task = getattr(module, name)
     except Exception as error:
-        raise ValueError(f"there is no task {place!r}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"there is no task {location!r}: {type(error).__name__}: {error}") from error
     if isinstance(task, Generated):
         load = task.load
-        return replace(task, name=place, load=lambda *given: [replace(one, task=place) for one in load(*given)])
+        return replace(
+            task, name=location, load=lambda *given: [replace(drawn, task=location) for drawn in load(*given)]
+        )
     if not isinstance(task, Task):
-        raise ValueError(f"{place!r} is not a tyler.tasks.task.Task, but a {type(task).__name__}")
-    made = task.problem
+        raise ValueError(f"{location!r} is not a tyler.tasks.task.Task, but a {type(task).__name__}")
+    problem_from = task.problem
 
     def problem(row: Row, split: str) -> Problem | None:
-        found = made(row, split)
-        return None if found is None else replace(found, task=place)
+        own = problem_from(row, split)
+        return None if own is None else replace(own, task=location)
 
-    return replace(task, name=place, problem=problem)
+    return replace(task, name=location, problem=problem)
 
 
 def _module_in(file: Path) -> ModuleType:
@@ -161,12 +163,12 @@ def grade(
     if not deadline > 0:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
     options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution, tuple(packages))
-    found = find_task(task)
-    text = _gold_text(found, gold)
+    chosen = find_task(task)
+    text = _gold_text(chosen, gold)
     completion = after_thought(completion, opened=thought_open)
-    verdict = _verdict(found, completion, text, options)
+    verdict = _verdict(chosen, completion, text, options)
     if math_verify:
-        verdict = replace(verdict, math_verify=_math_verify(found, completion, text, deadline))
+        verdict = replace(verdict, math_verify=_math_verify(chosen, completion, text, deadline))
     if truncated and verdict.outcome is Outcome.NO_BOX:
         return replace(verdict, outcome=Outcome.TRUNCATED)
     return verdict
@@ -213,7 +215,7 @@ def ballots(task: str, answers: Sequence[str]) -> list[list[int]]:
     """
     cast: list[list[int]] = []
     for index, answer in enumerate(answers):
-        ballot = next((one for one in cast if _same(task, answers[one[0]], answer)), None)
+        ballot = next((earlier for earlier in cast if _same(task, answers[earlier[0]], answer)), None)
         if ballot is None:
             cast.append([index])
         else:

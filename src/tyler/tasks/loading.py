@@ -129,14 +129,14 @@ def _rows(task: Task | Generated, source: Source, path: Path | None, revision: s
 
 
 def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
-    found = False
+    any_problem = False
     row = None
     for row in rows:
         problem = task.problem(row, split)
         if problem is not None:
-            found = True
+            any_problem = True
             yield problem
-    if not found:
+    if not any_problem:
         raise ValueError(
             f"{row.where if row else task.title}: none of the rows up to here is a problem of {task.title}"
         )
@@ -192,8 +192,8 @@ def _official_files(task: Task | Generated, source: Source, folder: Path) -> lis
         raise ValueError(f"task {task.name!r}: {str(folder)!r} is neither a file nor a folder; give the split's file")
     for name in source.files:
         for variant in _variants(name):
-            if found := sorted(folder.glob(variant)):
-                return found
+            if files := sorted(folder.glob(variant)):
+                return files
     raise ValueError(
         f"task {task.name!r}: the folder {str(folder)!r} has none of {', '.join(source.files)} (or with the ending "
         f"{', '.join(ENDINGS)}); give the file itself, or {_elsewhere(source)}"
@@ -242,8 +242,8 @@ def _commit_of(rows: object) -> str | None:
     """The commit that rows were downloaded at, as the addresses of their files have it, or None."""
     info = getattr(rows, "info", None)
     files = " ".join(getattr(info, "download_checksums", None) or ())
-    found = re.search(r"@([0-9a-f]{40})/", files)
-    return found[1] if found else None
+    commit = re.search(r"@([0-9a-f]{40})/", files)
+    return commit[1] if commit else None
 
 
 def _hub_refusal(task: Task | Generated, source: Source, error: Exception) -> str:

@@ -40,9 +40,9 @@ class Cuts:
     def mark(self, text: str) -> str:
         """A message with its marks."""
         parts, at = [], 0
-        while found := self._control.search(text, at):
-            parts.append(text[at : found.start() + 1])
-            at = found.start() + 1
+        while token := self._control.search(text, at):
+            parts.append(text[at : token.start() + 1])
+            at = token.start() + 1
         return self._mark.join([*parts, text[at:]])
 
     def parts(self, written: str) -> list[str]:
@@ -130,12 +130,12 @@ def check_question(question: object) -> None:
         )
 
 
-def as_questions(asked: Question | Sequence[Question]) -> list[Question]:
+def as_questions(questions: Question | Sequence[Question]) -> list[Question]:
     """One question, or several, as a list. Raises ValueError for what is neither."""
-    if isinstance(asked, str | Problem) or is_conversation(asked):
-        return [cast(Question, asked)]
-    check_question(asked)
-    return list(cast(Sequence[Question], asked))
+    if isinstance(questions, str | Problem) or is_conversation(questions):
+        return [cast(Question, questions)]
+    check_question(questions)
+    return list(cast(Sequence[Question], questions))
 
 
 def check_text(text: str) -> None:
@@ -251,12 +251,12 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
 @lru_cache(maxsize=8)
 def _turn_end(tokenizer: PreTrainedTokenizerBase, template: str) -> int | None:
     """The same, for a template that may be set anew: the added token that follows what the assistant said."""
-    said = "The answer is seven"
-    turns = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": said}]
+    reply = "The answer is seven"
+    turns = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": reply}]
     try:
         written = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False, date_string=DATE)
     except TemplateError:
         return None
-    after = str(written).rpartition(said)[2].lstrip()
+    after = str(written).rpartition(reply)[2].lstrip()
     added = sorted(tokenizer.added_tokens_decoder.items(), key=lambda item: -len(item[1].content))
     return next((id for id, token in added if token.content and after.startswith(token.content)), None)

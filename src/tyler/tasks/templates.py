@@ -54,33 +54,33 @@ def _singular(word: str) -> str:
 def grouped(templates: Sequence[str]) -> dict[str, str]:
     """Each template's group, named by its first member in alphabetic order: the connected components of likeness."""
     distinct = sorted(set(templates))
-    group = {one: one for one in distinct}
+    group = {text: text for text in distinct}
 
-    def root(one: str) -> str:
-        while group[one] != one:
-            group[one] = group[group[one]]
-            one = group[one]
-        return one
+    def root(text: str) -> str:
+        while group[text] != text:
+            group[text] = group[group[text]]
+            text = group[text]
+        return text
 
-    for one, other in alike(distinct):
-        first, second = sorted((root(one), root(other)))
+    for text, second_text in alike(distinct):
+        first, second = sorted((root(text), root(second_text)))
         group[second] = first
-    return {one: root(one) for one in distinct}
+    return {text: root(text) for text in distinct}
 
 
 def alike(templates: Sequence[str]) -> list[tuple[str, str]]:
     """The pairs of templates with a Jaccard similarity or a containment of words above the thresholds."""
     bits: dict[str, int] = {}
     masks = []
-    for one in templates:
-        words = set(one.split())
-        masks.append((one, sum(1 << bits.setdefault(word, len(bits)) for word in words), len(words)))
-    found = []
-    for (one, mask, size), (other, other_mask, other_size) in combinations(masks, 2):
+    for text in templates:
+        words = set(text.split())
+        masks.append((text, sum(1 << bits.setdefault(word, len(bits)) for word in words), len(words)))
+    pairs = []
+    for (text, mask, size), (other_text, other_mask, other_size) in combinations(masks, 2):
         shared = (mask & other_mask).bit_count()
         if shared >= SIMILARITY * (size + other_size - shared) or shared >= CONTAINMENT * min(size, other_size):
-            found.append((one, other))
-    return found
+            pairs.append((text, other_text))
+    return pairs
 
 
 def held_out_groups(groups: Sequence[str], sizes: Mapping[str, int], *, largest: int, seed: int) -> dict[str, str]:

@@ -81,9 +81,9 @@ def decimal(number: Fraction) -> str | None:
     scaled = abs(number) * 10**_PLACES
     if scaled.denominator != 1:
         return None
-    whole, places = divmod(scaled.numerator, 10**_PLACES)
+    whole, decimals = divmod(scaled.numerator, 10**_PLACES)
     sign = "-" if number < 0 else ""
-    return f"{sign}{whole}.{places:0{_PLACES}}".rstrip("0").rstrip(".")
+    return f"{sign}{whole}.{decimals:0{_PLACES}}".rstrip("0").rstrip(".")
 
 
 def _mixed(number: Fraction, fraction: str, space: str) -> str:

@@ -270,7 +270,7 @@ def _opened(
     run.check_provenance(origin or {})
     if origin is not None:
         sets = config.held_out_sets
-        notes = {one.place: read.note for one, read in zip(sets, read_held_out(sets), strict=True)}
+        notes = {one.location: read.note for one, read in zip(sets, read_held_out(sets), strict=True)}
         run.note_at_start({"held_out": notes})
     newest = run.latest_checkpoint()
     done = checkpoint_step(newest) if newest else 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 
 import torch
@@ -24,6 +23,8 @@ from tyler.modeling.attention import attend
 
 FEW = 16
 """Positions of a slot up to which all query heads of a key-value head are folded into one product."""
+TAKES_LENGTHS = "seqused_k" in inspect.signature(varlen.varlen_attn).parameters
+"""Whether this torch's attention for sequences of any lengths reads a part of each cached one: 2.13 does."""
 TOGETHER = 64
 """Positions of a slot up to which neighbouring slots are one product: what a synthesizer reads between two calls."""
 
@@ -52,7 +53,7 @@ class PackedAttention:
         places = [span.slot * capacity + position for span in spans for position in range(span.start, span.end)]
         self.positions, self.places = torch.tensor([positions, places], device=device).unbind(0)
         """Of the slot, and among those of all slots."""
-        whole = takes_lengths() and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
+        whole = TAKES_LENGTHS and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
         runs = [spans] if whole else list(runs_of(spans))
         self._runs = [OfAnyLength(cache, run) if whole else Run(cache, run) for run in runs]
         self._counts = [sum(map(len, run)) for run in runs]
@@ -130,7 +131,6 @@ class OfAnyLength:
         new, used = [0] * room.slots, [0] * room.slots
         for span in spans:
             new[span.slot], used[span.slot] = len(span), span.end
-
         bounds = [0, *accumulate(new)], range(0, (room.slots + 1) * room.capacity, room.capacity), used
         self._new, self._kept, self._used = (torch.tensor(one, dtype=torch.int32, device=device) for one in bounds)
         self._max_new, self._max_used = max(new), max(used)
@@ -150,9 +150,3 @@ class OfAnyLength:
         )
         assert isinstance(attended, Tensor), "nothing else was asked for"
         return attended.flatten(1)
-
-
-@cache
-def takes_lengths() -> bool:
-    """Whether this torch's attention for sequences of any lengths reads a part of each cached one: 2.13 does."""
-    return "seqused_k" in inspect.signature(varlen.varlen_attn).parameters

@@ -20,17 +20,13 @@ class LmHead:
     """The policy's logits as decoding computes them: those over V by a packed weight where there is one."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, weight = policy, policy.head
+        self.policy, weight = policy, policy.head
         self.vocab_size = len(weight)
         self._packed = packed_weight(weight.detach(), [weight]) if fits_twice([weight]) else None
 
     def token_logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows vocab"]:
         """Logits over V in float32."""
-        return self._policy.token_logits(hidden) if self._packed is None else self._packed.wide_product(hidden)
-
-    def logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows actions"]:
-        """Logits over V' in float32."""
-        return self._policy.with_operators(self.token_logits(hidden), hidden)
+        return self.policy.token_logits(hidden) if self._packed is None else self._packed.wide_product(hidden)
 
 
 def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> list[Choice]:
@@ -72,10 +68,10 @@ def logits_of(
     """
     allowed = tuple(decision.allowed for decision in decisions)
     scales = tuple(decision.row.request.sampling.scale for decision in decisions)
-    if any(map(any, allowed)):
-        logits = lm_head.logits(hidden)
-        return logits, masked_logits(logits, constants(allowed, hidden.device), constants(scales, hidden.device))
     logits = lm_head.token_logits(hidden)
+    if any(map(any, allowed)):
+        logits = lm_head.policy.with_operators(logits, hidden)
+        return logits, masked_logits(logits, constants(allowed, hidden.device), constants(scales, hidden.device))
     return logits, logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]
 
 

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +153,7 @@ class Engine(BaseEngine):
                 elif row.left_out == len(row.invocations) and call.operator in self.heads and row.may_call:
                     row.left_out = None
                 elif row.may_call and call.operator in self.heads:
-                    row.park(call, Choice(self.vocab_size + self._names.index(call.operator)))
+                    row.call, row.called = call, Choice(self.vocab_size + self._names.index(call.operator))
                     self.finish_if_full(row, self.room.capacity)
                     if not row.finish_reason:  # what comes after its position waits: a structure's opening token
                         row.hold_back()
@@ -276,7 +277,8 @@ class Engine(BaseEngine):
             for decision, choice in zip(decisions, decide(self.lm_head, hidden, decisions), strict=True):
                 row = decision.row
                 if decision.taken is not None:
-                    row.score(decision.place, choice)
+                    row.choices[decision.place] = choice
+                    row.is_lost(choice.logprob, "the logits of tokens after a call")
                 elif not row.finish_reason:
                     row.barred = False
                     self._act(row, choice)
@@ -334,8 +336,7 @@ class Engine(BaseEngine):
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens both begin with."""
-    differing = (place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
-    return next(differing, min(len(first), len(second)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def share(row: Row, span: Span) -> Charge:

@@ -52,7 +52,10 @@ class FusedLinear:
         self.adapter: tuple[Tensor, Tensor] | None = None
         adapted = any(isinstance(module, LoraLinear) for module in modules)
         if adapted and theta[0].weight.dtype not in HALF:
-            parts = [nn.Parameter(torch.cat([present_weight(module) for module in modules]), requires_grad=False)]
+            dtype = theta[0].weight.dtype
+            pairs = zip(modules, parts, strict=True)
+            present = [folded_weight(one, dtype) if isinstance(one, LoraLinear) else plain for one, plain in pairs]
+            parts = [nn.Parameter(torch.cat(present), requires_grad=False)]
         elif adapted:
             self.adapter = stacked_low_rank(modules)
         self.weight = adjoin(parts)
@@ -172,16 +175,13 @@ class Rotation:
     def at(self, positions: Int[Tensor, " positions"], end: int, dtype: torch.dtype) -> Turns:
         """Of positions below `end`, rounded to `dtype` as in transformers."""
         if len(self._table) < end:
-            self._table = self._computed(max(end, 2 * len(self._table), 256), positions.device, dtype)
+            every = torch.arange(max(end, 2 * len(self._table), 256), device=positions.device)[None]
+            cos, sin = self._module(torch.empty(0, dtype=dtype, device=positions.device), every)
+            half = self._head_dim // 2
+            sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+            self._table = torch.stack([cos[0], sin[0]], dim=1).unsqueeze(-2)
         cos, sin = self._table[positions].unbind(1)
         return cos, sin
-
-    def _computed(self, size: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "positions 2 1 head_dim"]:
-        every = torch.arange(size, device=device)[None]
-        cos, sin = self._module(torch.empty(0, dtype=dtype, device=device), every)
-        half = self._head_dim // 2
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        return torch.stack([cos[0], sin[0]], dim=1).unsqueeze(-2)
 
 
 # ---------------------------------------------------------------------------------------------------------- weights
@@ -222,9 +222,3 @@ def stacked_low_rank(
         for one in modules
     ]
     return torch.cat([down for down, _ in pairs]), torch.block_diag(*[up for _, up in pairs])
-
-
-def present_weight(module: nn.Module) -> Float[Tensor, "outputs inputs"]:
-    """The weight of a map, its LoRA folded in where it has one."""
-    theta = frozen(module).weight.detach()
-    return folded_weight(module, theta.dtype) if isinstance(module, LoraLinear) else theta

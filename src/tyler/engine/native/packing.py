@@ -77,17 +77,12 @@ _made: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def packed_weight(weight: Float[Tensor, "outputs inputs"], parts: Sequence[Tensor]) -> PackedWeight | None:
     """The packed copy of a weight; None where a plain product is as fast, or there is no other."""
-    if weight.device.type != "cpu" or not is_packed(weight.numel()) or not can_pack(weight.dtype):
+    if weight.device.type != "cpu" or weight.numel() < SMALLEST or not can_pack(weight.dtype):
         return None
     known = _made.get(parts[0])
     if known is None or known._weight.shape != weight.shape or known._weight.data_ptr() != weight.data_ptr():
         _made[parts[0]] = known = PackedWeight(weight, parts)
     return known
-
-
-def is_packed(numbers: int) -> bool:
-    """Whether a weight of so many numbers is worth it."""
-    return numbers >= SMALLEST
 
 
 def fits_twice(weights: Sequence[Tensor]) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 from tyler.engine.native.attention import Span
 from tyler.engine.request import Event
 from tyler.engine.request_state import RequestState
-from tyler.engine.sampling import Choice
 
 LATENT = -1
 """Instead of a token's id, at a position that holds no token."""
@@ -85,11 +84,6 @@ class Row(RequestState):
             allowed = (False,) * len(self.offered) if self.barred else self.allowed
             found.append(Decision(self, allowed, self.length - 1))
         return found
-
-    def score(self, place: int, choice: Choice) -> None:
-        """Note what a decision says of an action that was repeated."""
-        self.choices[place] = choice
-        self.is_lost(choice.logprob, "the logits of tokens after a call")
 
     def emit(self) -> list[Event]:
         """Events as of any request, once all of its actions are scored."""

@@ -26,11 +26,10 @@ from tyler.engine.base import BaseEngine
 from tyler.engine.request import Event
 from tyler.engine.request_state import RequestState, logit_state
 from tyler.engine.sampling import Choice
-from tyler.engine.shared_engine import DecodingError
+from tyler.engine.shared_engine import DecodingError, writes
 from tyler.engine.vllm.decisions import TURN, Turn
 from tyler.engine.vllm.ids import Rows
 from tyler.engine.vllm.settings import engine_args
-from tyler.engine.weight_watch import writes
 from tyler.modeling.additions import added_by, of_policy, of_synthesizer
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
@@ -242,7 +241,7 @@ class VllmEngine(BaseEngine):
         """Park the answer where its fixed schedule places an operator, and hold back the tokens behind that place."""
         while answer.call is None and not answer.finish_reason and (call := answer.schedule.due()) is not None:
             if answer.may_call:
-                answer.park(call, Choice(self.vocab_size + self._names.index(call.operator)))
+                answer.call, answer.called = call, Choice(self.vocab_size + self._names.index(call.operator))
                 self.finish_if_full(answer, self.max_positions)
         if answer.at_call:
             answer.hold_back()

@@ -21,8 +21,8 @@ from tyler.engine.native.engine import Engine
 from tyler.engine.native.reader import Reader
 from tyler.engine.native.row import Row, charged
 from tyler.engine.request_state import RequestState
-from tyler.engine.weight_watch import Adaptable
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import Adapted
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_delimiter
@@ -92,7 +92,7 @@ class MemGenEngine(Engine):
         return done
 
     @property
-    def adapted(self) -> list[Adaptable]:
+    def adapted(self) -> list[Policy | Adapted]:
         """The modules whose LoRAs it decodes with, the trigger last."""
         return [*super().adapted, *([] if self.trigger is None else [self.trigger])]
 

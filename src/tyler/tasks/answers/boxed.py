@@ -166,13 +166,13 @@ def letter(text: str, letters: str) -> str | None:
     text = _unquoted(bare(text))
     lead = _LEAD.match(text)
     text = text[lead.end() :] if lead else text
-    found = _ENCLOSED.match(text) or _MARKED.match(text)
-    if found is None:
+    match = _ENCLOSED.match(text) or _MARKED.match(text)
+    if match is None:
         return None
-    chosen = next(group for group in found.groups() if group is not None)
-    mark = (found["mark"] or "").strip() if found.re is _MARKED else "()"
+    chosen = next(group for group in match.groups() if group is not None)
+    mark = (match["mark"] or "").strip() if match.re is _MARKED else "()"
     known = chosen if chosen in letters else chosen.swapcase()
-    if known not in letters or not _stands_alone(chosen, mark, text[found.end() :], native=chosen == known):
+    if known not in letters or not _stands_alone(chosen, mark, text[match.end() :], native=chosen == known):
         return None
     return known
 
@@ -189,8 +189,8 @@ def _stands_alone(chosen: str, mark: str, rest: str, *, native: bool) -> bool:
         return True
     if _VERDICT.fullmatch(rest):
         return True
-    if not mark and native and (said := _PARENTHESIS.fullmatch(rest)):
-        return not any(pattern.match(said[1]) for pattern in (_DENIAL, _ALL_OTHERS, _CONNECTED, _ONE_WORD))
+    if not mark and native and (explained := _PARENTHESIS.fullmatch(rest)):
+        return not any(pattern.match(explained[1]) for pattern in (_DENIAL, _ALL_OTHERS, _CONNECTED, _ONE_WORD))
     parenthesis = mark in (")", "()")
     if not mark or not (parenthesis or native):
         return False
@@ -207,8 +207,8 @@ def _stands_alone(chosen: str, mark: str, rest: str, *, native: bool) -> bool:
 
 def _other_marks(mark: str, text: str) -> list[str]:
     """Letters in `text` that stand as options do: `or (C)`, `, C)`, and after a connective `or C`."""
-    found = re.findall(r"(?:^|[\s,;(/])([A-Da-d])\)", text)
-    found += re.findall(r"^(?:or|and) \(?([A-Da-d])\b", text) + re.findall(r" or \(?([A-D])\)?\.?$", text)
+    letters = re.findall(r"(?:^|[\s,;(/])([A-Da-d])\)", text)
+    letters += re.findall(r"^(?:or|and) \(?([A-Da-d])\b", text) + re.findall(r" or \(?([A-D])\)?\.?$", text)
     if mark in (".", ":"):
-        found += re.findall(rf"[\s,;]([A-D]){re.escape(mark)}\s", text)
-    return found
+        letters += re.findall(rf"[\s,;]([A-D]){re.escape(mark)}\s", text)
+    return letters

@@ -90,11 +90,11 @@ class _Reader:
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """The match of a pattern after spaces, if there is a nonempty one."""
         self.space()
-        found = pattern.match(self.text, self.at)
-        if found is None or not found.group():
+        match = pattern.match(self.text, self.at)
+        if match is None or not match.group():
             return None
-        self.at = found.end()
-        return found
+        self.at = match.end()
+        return match
 
     def char(self, chars: str) -> str:
         """The next character after spaces, if it is one of these; else ""."""
@@ -179,10 +179,10 @@ class _Reader:
         return result
 
     def atom(self) -> Value | None:
-        if found := self.take(MIXED):
-            return _readable(mixed(found))
-        if found := self.take(NUMERAL):
-            return _readable(numeral(found))
+        if match := self.take(MIXED):
+            return _readable(mixed(match))
+        if match := self.take(NUMERAL):
+            return _readable(numeral(match))
         if opened := self.char("({"):
             return self.group(")" if opened == "(" else "}")
         if self.take(_FRACTION):
@@ -216,8 +216,8 @@ class _Reader:
 
     def root(self) -> Value:
         degree = self.group("]") if self.char("[") else Fraction(2)
-        if found := self.take(NUMERAL):
-            return _root(_readable(numeral(found)), degree)
+        if match := self.take(NUMERAL):
+            return _root(_readable(numeral(match)), degree)
         return _root(self.nested(self.atom), degree)
 
     def named(self) -> Value | None:

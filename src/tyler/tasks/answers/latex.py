@@ -73,7 +73,7 @@ def tidy(text: str) -> str:
     text = text.replace(r"\\", r"\row ").replace(r"\$", r"\dollar ").replace("$", "")
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = re.sub(r"(?<=[0-9])(?:\{,\}|,\\!|\\,(?=[0-9]{3}(?![0-9]))) *(?=[0-9])", "", text)
-    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = re.sub(r"\\[,;: >]|~", " ", text.replace(r"\!", ""))
     for _ in range(2):
         text = _FONT.sub(_from_font, text)
@@ -100,10 +100,10 @@ def compact(text: str) -> str:
     return re.sub(r"(?<=[\^_])\{([A-Za-z0-9])\}", r"\1", text)
 
 
-def _as_product(found: re.Match[str]) -> str:
+def _as_product(match: re.Match[str]) -> str:
     r"""Words that follow a number outside of `\text{}`: touching it, as letters that are multiplied, unless a unit."""
-    words = found["words"]
-    return found[0] if words is None or is_known(words) or _JOINS.match(words) else words
+    words = match["words"]
+    return match[0] if words is None or is_known(words) or _JOINS.match(words) else words
 
 
 def _alias(command: re.Match[str]) -> str:
@@ -126,15 +126,15 @@ def _from_font(command: re.Match[str]) -> str:
 
 def _with_braces(text: str) -> str:
     r"""`text` with braces around every argument of `\frac` and `\sqrt`, and around `^(...)`."""
-    for found in reversed(list(re.finditer(r"\\(frac|binom|sqrt)(?![A-Za-z])|\^ ?(?=\()", text))):
-        start = found.end()
-        if found[1] == "sqrt" and (root := re.compile(r" ?\[[^\]]*\]").match(text, start)):
+    for command in reversed(list(re.finditer(r"\\(frac|binom|sqrt)(?![A-Za-z])|\^ ?(?=\()", text))):
+        start = command.end()
+        if command[1] == "sqrt" and (root := re.compile(r" ?\[[^\]]*\]").match(text, start)):
             start = root.end()
         arguments, end = [], start
-        for _ in range(2 if found[1] in ("frac", "binom") else 1):
-            content, end = _argument(text, end, long=found[1] == "sqrt" or found[1] is None)
+        for _ in range(2 if command[1] in ("frac", "binom") else 1):
+            content, end = _argument(text, end, long=command[1] == "sqrt" or command[1] is None)
             arguments.append(f"{{{content}}}")
-        text = text[: found.end()].rstrip() + text[found.end() : start].strip() + "".join(arguments) + text[end:]
+        text = text[: command.end()].rstrip() + text[command.end() : start].strip() + "".join(arguments) + text[end:]
     return text
 
 
@@ -146,8 +146,8 @@ def _argument(text: str, at: int, *, long: bool) -> tuple[str, int]:
         end = closing(text, at)
         if end is not None:
             return text[at + 1 : end].strip(), end + 1
-    found = re.compile(r"\\[A-Za-z]+|[0-9]+|." if long else r"\\[A-Za-z]+|.").match(text, at)
-    return (found[0], found.end()) if found and found[0] != "}" else ("", at)
+    match = re.compile(r"\\[A-Za-z]+|[0-9]+|." if long else r"\\[A-Za-z]+|.").match(text, at)
+    return (match[0], match.end()) if match and match[0] != "}" else ("", at)
 
 
 _BRACKET = re.compile(r"\\[{}]|\\(?:begin|end) ?\{|\\[A-Za-z]+|[{}()\[\]]")
@@ -163,18 +163,18 @@ def depths(text: str) -> list[int] | None:
     levels = [0] * len(text)
     stack: list[str] = []
     at = 0
-    for found in _BRACKET.finditer(text):
-        levels[at : found.start()] = [len(stack)] * (found.start() - at)
-        mark = found[0].rstrip("{ ") if found[0].startswith((r"\begin", r"\end")) and found[0][-1] == "{" else found[0]
-        environment = mark != found[0]
-        end = found.end() - 1 if environment else found.end()
+    for token in _BRACKET.finditer(text):
+        levels[at : token.start()] = [len(stack)] * (token.start() - at)
+        mark = token[0].rstrip("{ ") if token[0].startswith((r"\begin", r"\end")) and token[0][-1] == "{" else token[0]
+        environment = mark != token[0]
+        end = token.end() - 1 if environment else token.end()
         level = len(stack)
         if mark in _OPENING:
             stack.append(mark)
             level += 1
         elif mark in _CLOSING and (not stack or not _closes(mark, stack.pop())):
             return None
-        levels[found.start() : end] = [level] * (end - found.start())
+        levels[token.start() : end] = [level] * (end - token.start())
         at = end
         if environment:
             stack.append("{")
@@ -193,10 +193,10 @@ def _closes(mark: str, opening: str) -> bool:
 def closing(text: str, start: int) -> int | None:
     """Where the bracket at `start` closes, or None."""
     depth = 0
-    for found in re.compile(r"\\.|[{}()\[\]]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(found[0], 0)
+    for bracket in re.compile(r"\\.|[{}()\[\]]", re.DOTALL).finditer(text, start):
+        depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(bracket[0], 0)
         if depth == 0:
-            return found.start()
+            return bracket.start()
     return None
 
 
@@ -206,10 +206,10 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
     if levels is None:
         return [text]
     parts, at = [], 0
-    for found in separator.finditer(text):
-        if levels[found.start()] == 0:
-            parts.append(text[at : found.start()].strip())
-            at = found.end()
+    for match in separator.finditer(text):
+        if levels[match.start()] == 0:
+            parts.append(text[at : match.start()].strip())
+            at = match.end()
     return [*parts, text[at:].strip()]
 
 
@@ -250,11 +250,11 @@ def environment(text: str) -> tuple[str, list[list[str]]] | None:
     Round and square brackets around a matrix are the same, and so are its environments.
     """
     around = bracketed(text)
-    found = _ENVIRONMENT.fullmatch(around[1] if around and around[1].startswith(r"\begin") else text)
-    if found is None or found["body"].count(r"\begin"):
+    match = _ENVIRONMENT.fullmatch(around[1] if around and around[1].startswith(r"\begin") else text)
+    if match is None or match["body"].count(r"\begin"):
         return None
-    plain_matrix = found["name"] in _PLAIN_MATRIX
-    return None if around and not plain_matrix else ("matrix" if plain_matrix else found["name"], _rows(found["body"]))
+    plain_matrix = match["name"] in _PLAIN_MATRIX
+    return None if around and not plain_matrix else ("matrix" if plain_matrix else match["name"], _rows(match["body"]))
 
 
 def _rows(body: str) -> list[list[str]]:

@@ -254,8 +254,8 @@ class _Comparison:
 
 def _ungrouped(text: str) -> str:
     """`text` without round brackets or braces around a single thing."""
-    while (found := bracketed(text)) and found[::2] in (("(", ")"), ("{", "}")) and len(split(found[1], COMMA)) == 1:
-        text = found[1]
+    while (group := bracketed(text)) and group[::2] in (("(", ")"), ("{", "}")) and len(split(group[1], COMMA)) == 1:
+        text = group[1]
     return text
 
 
@@ -287,12 +287,12 @@ def _rows(text: str) -> tuple[str, list[list[str]]] | None:
     """Name and entries of what has rows; those of a matrix multiplied by the factor in front, if there is one."""
     factor, begin, rest = text.partition(r"\begin")
     factor = factor.strip().removesuffix(r"\cdot").strip()
-    if (found := environment(text)) or not factor:
-        return found
-    found = environment(begin + rest)
-    if found is None or found[0] != "matrix":
+    if (rows := environment(text)) or not factor:
+        return rows
+    rows = environment(begin + rest)
+    if rows is None or rows[0] != "matrix":
         return None
-    return "matrix", [[_product(factor, entry) for entry in row] for row in found[1]]
+    return "matrix", [[_product(factor, entry) for entry in row] for row in rows[1]]
 
 
 def _product(factor: str, entry: str) -> str:
@@ -308,23 +308,23 @@ _EXPLAINED_CHOICE = re.compile(r"\(?([A-Z])[).:] ?(?!.*(?<![A-Za-z])or(?![A-Za-z
 
 def _choice(text: str, *, explained: bool = False) -> str | None:
     """The capital letter that `text` is, with or without brackets; `explained`: what the choice says may follow."""
-    found = _CHOICE.fullmatch(text) or (_EXPLAINED_CHOICE.fullmatch(text) if explained else None)
-    return found[1] if found else None
+    match = _CHOICE.fullmatch(text) or (_EXPLAINED_CHOICE.fullmatch(text) if explained else None)
+    return match[1] if match else None
 
 
 # ------------------------------------------------------------------------------------------------- lists and brackets
 
 
 def _is_set(text: str) -> bool:
-    found = bracketed(right_side(text))
-    return found is not None and found[0] == r"\{"
+    group = bracketed(right_side(text))
+    return group is not None and group[0] == r"\{"
 
 
 def _items(text: str) -> list[str]:
     r"""The parts of a bare list or of a set, `\pm` written out; one part where `text` is neither."""
     if _is_set(text):
-        found = bracketed(right_side(text))
-        text = found[1] if found else text
+        group = bracketed(right_side(text))
+        text = group[1] if group else text
         parts = split(text, LIST) if text else []
     elif number(split_unit(right_side(text))[0]) is not None:
         return [text]
@@ -423,14 +423,14 @@ def _expression(text: str) -> str | None:
     ):
         return None
     text = re.sub(
-        r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", lambda found: found[0].replace(",", ""), text
+        r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", lambda match: match[0].replace(",", ""), text
     )
     text = re.sub(r"(?<=[0-9])[eE]([+-]?[0-9]+)(?![0-9])", r"\\cdot 10^{\1}", text)
     if re.search(r"[0-9] +[0-9]|,|[0-9]\.[0-9]*\.|[0-9]{301}", text):
         return None
-    if any(mixed(found) is None for found in MIXED.finditer(text)):
+    if any(mixed(match) is None for match in MIXED.finditer(text)):
         return None
     text = re.sub(r"([0-9]+) ?\\frac\{([0-9]+)\}\{([0-9]+)\}", r"(\1+\\frac{\2}{\3})", text)
-    text = _JUXTAPOSED.sub(lambda found: found[0] if found[1] else r"\cdot (", text)
+    text = _JUXTAPOSED.sub(lambda match: match[0] if match[1] else r"\cdot (", text)
     text = text.replace(r"\degree", r"\cdot \frac{\pi}{180}").replace(r"\percent", r"\%")
     return re.sub(r"\.(?![0-9])", "", text)

@@ -46,37 +46,37 @@ def number(text: str) -> Fraction | None:
 
 def _size(text: str) -> Fraction | None:
     """A number without its sign."""
-    if found := NUMERAL.fullmatch(text):
-        return numeral(found)
-    if found := MIXED.fullmatch(text):
-        return mixed(found)
-    if found := _FRACTION.fullmatch(text):
-        top, bottom = (Fraction(part) for part in found.groups() if part is not None)
+    if match := NUMERAL.fullmatch(text):
+        return numeral(match)
+    if match := MIXED.fullmatch(text):
+        return mixed(match)
+    if match := _FRACTION.fullmatch(text):
+        top, bottom = (Fraction(part) for part in match.groups() if part is not None)
         return top / bottom if bottom else None
-    found = _SCIENTIFIC.fullmatch(text)
-    mantissa = NUMERAL.fullmatch(found["mantissa"]) if found else None
+    match = _SCIENTIFIC.fullmatch(text)
+    mantissa = NUMERAL.fullmatch(match["mantissa"]) if match else None
     size = numeral(mantissa) if mantissa else None
-    if found is None or size is None:
+    if match is None or size is None:
         return None
-    return size * Fraction(10) ** int((found["braced"] or found["bare"]).replace(" ", ""))
+    return size * Fraction(10) ** int((match["braced"] or match["bare"]).replace(" ", ""))
 
 
-def numeral(found: re.Match[str]) -> Fraction | None:
+def numeral(match: re.Match[str]) -> Fraction | None:
     """The value of a match of NUMERAL, or None where it holds no digit."""
-    whole, decimals = re.sub("[, ]", "", found["whole"] or ""), found["decimals"] or ""
-    period = found["period"] or found["digit"] or ""
+    whole, decimals = re.sub("[, ]", "", match["whole"] or ""), match["decimals"] or ""
+    period = match["period"] or match["digit"] or ""
     if not whole + decimals + period:
         return None
     value = int(whole + decimals or "0") * Fraction(10) ** -len(decimals)
     if period:
         value += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals))
-    return value * Fraction(10) ** int(found["exponent"] or 0)
+    return value * Fraction(10) ** int(match["exponent"] or 0)
 
 
-def mixed(found: re.Match[str]) -> Fraction | None:
+def mixed(match: re.Match[str]) -> Fraction | None:
     """The value of a match of MIXED, or None where its fraction is not below 1."""
-    top, bottom = int(found["top"] or found["over"]), int(found["bottom"] or found["under"])
-    return int(found["whole"]) + Fraction(top, bottom) if top < bottom else None
+    top, bottom = int(match["top"] or match["over"]), int(match["bottom"] or match["under"])
+    return int(match["whole"]) + Fraction(top, bottom) if top < bottom else None
 
 
 _BASES = [
@@ -100,12 +100,12 @@ def same_numeral(answer: str, gold: str) -> bool | None:
 
 def _numeral(text: str) -> tuple[str, int] | None:
     r"""Digits and base of `52_{8}`, `52_{\text{eight}}`, `52 \text{ (base 8)}`."""
-    found = _BASE.fullmatch(text)
-    if found is None:
+    match = _BASE.fullmatch(text)
+    if match is None:
         return None
-    name = next(group for group in found.groups()[1:] if group)
+    name = next(group for group in match.groups()[1:] if group)
     base = int(name) if name.isdigit() else _BASES.index(name) + 2
-    return (found[1], base) if found[1][0].isdigit() or _has_letter_digits(found[1], base) else None
+    return (match[1], base) if match[1][0].isdigit() or _has_letter_digits(match[1], base) else None
 
 
 def _has_letter_digits(text: str, base: int) -> bool:

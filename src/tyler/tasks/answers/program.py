@@ -55,19 +55,19 @@ def read_program(text: str, prompt: str, entry_point: str) -> Program:
     blocks = _blocks(text)
     if not blocks:
         return _unfenced(text, prompt, entry_point)
-    defining = [place for place, (_, code) in enumerate(blocks) if _defines(code, entry_point)]
-    in_python = [place for place in defining if blocks[place][0].lower() in _PYTHON]
+    defining = [index for index, (_, code) in enumerate(blocks) if _defines(code, entry_point)]
+    in_python = [index for index in defining if blocks[index][0].lower() in _PYTHON]
     if not defining:
         earlier = [code for language, code in blocks[:-1] if language.lower() in (*_PYTHON, "")]
         return Program(_continued(prompt, blocks[-1][1]), _helpers(earlier, entry_point))
-    chosen = in_python[-1] if in_python else max(defining, key=lambda place: len(blocks[place][1]))
+    chosen = in_python[-1] if in_python else max(defining, key=lambda index: len(blocks[index][1]))
     earlier = [code for language, code in blocks[:chosen] if language.lower() in (*_PYTHON, "")]
     return Program(_callable(blocks[chosen][1], entry_point), _helpers(earlier, entry_point))
 
 
 def _unfenced(text: str, prompt: str, entry_point: str) -> Program:
     runs = _runs(text)
-    defining = [place for place, code in enumerate(runs) if _defines(code, entry_point)]
+    defining = [index for index, code in enumerate(runs) if _defines(code, entry_point)]
     if defining:
         return Program(_callable(runs[defining[-1]], entry_point), _helpers(runs[: defining[-1]], entry_point))
     lines = text.splitlines()
@@ -99,8 +99,8 @@ def _class_of(code: str, name: str) -> str | None:
     """The class at the top level that has the function as a method (`class Solution`), or None."""
     inside = None
     for line in code.splitlines():
-        if found := re.match(r"class (\w+)", line):
-            inside = found[1]
+        if match := re.match(r"class (\w+)", line):
+            inside = match[1]
         elif line.strip() and not line[0].isspace():
             inside = None
         elif inside and re.match(rf"\s+(?:async )?def {re.escape(name)}\b", line):
@@ -180,12 +180,12 @@ def _runs(text: str) -> list[str]:
 
 def _with_strings(lines: list[str]) -> list[tuple[str, bool]]:
     """Each line, and whether it begins within a string of three quotes, where any text may stand."""
-    found, within = [], ""
+    marked, within = [], ""
     for line in lines:
-        found.append((line, bool(within)))
+        marked.append((line, bool(within)))
         for quotes in re.findall(r"\"\"\"|'''", re.sub(r"#(?![^'\"]*['\"]{3}).*$", "", line) if not within else line):
             within = "" if within == quotes else within or quotes
-    return found
+    return marked
 
 
 # -------------------------------------------------------------------------------------------------------------- bodies

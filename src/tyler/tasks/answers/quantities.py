@@ -139,14 +139,14 @@ def read_quantity(text: str, read: Callable[[str], T | None]) -> tuple[T, bool] 
     change, deny or doubt the number (`2 dozen`, `18th`, `2 \pi`, `3 or 4`, `5 wrong`), and where it may be a variable:
     a lone letter that is not a unit's symbol, or letters that touch the number and are not (`5x`, `2ab`).
     """
-    text = _SCALED.sub(lambda found: f"{found['count']}e{SCALES[found['scale']]}", _DOTS.sub("", text))
+    text = _SCALED.sub(lambda match: f"{match['count']}e{SCALES[match['scale']]}", _DOTS.sub("", text))
     for cut in range(len(text), 0, -1):
         head, tail = text[:cut], text[cut:]
         if (tail and not _is_tail(tail)) or head[-1].isspace() or (head[-1].isalpha() and tail[:1].isalpha()):
             continue
-        found = read(_DOTS.sub("", head))
-        if found is not None:
-            return found, _PERCENT.match(tail) is not None
+        quantity = read(_DOTS.sub("", head))
+        if quantity is not None:
+            return quantity, _PERCENT.match(tail) is not None
     return None
 
 
@@ -183,10 +183,10 @@ def split_unit(text: str) -> tuple[str, str]:
         if rest := re.fullmatch(rf"(-? ?){re.escape(mark)} ?(.+)", text):
             value, more = split_unit(rest[1] + rest[2])
             return value, unit if more in ("", unit) else f"{unit} {more}"
-    found = _UNIT.fullmatch(text) if len(text) <= _MAX_QUANTITY else None
-    if found is None:
+    match = _UNIT.fullmatch(text) if len(text) <= _MAX_QUANTITY else None
+    if match is None:
         return text, ""
-    value, unit = found["value"].strip(), found["unit"].strip()
+    value, unit = match["value"].strip(), match["unit"].strip()
     if unit == r"\degree" and _TRIGONOMETRY.search(value):
         return text, ""
     for mark, name in _MARKS.items():
@@ -195,7 +195,7 @@ def split_unit(text: str) -> tuple[str, str]:
     words = re.findall("[A-Za-z]+", unit)
     if words[0].lower() in SCALES and (count := number(value)) is not None:
         return split_unit(f"{count * 10 ** SCALES[words[0].lower()]} {unit[len(words[0]) :].strip()}".strip())
-    product = text[found.start("unit") - 1] != " " and not is_known(unit)
+    product = text[match.start("unit") - 1] != " " and not is_known(unit)
     if product or words[0] in ARTICLES or not all(map(_is_unit_word, words)):
         return text, ""
     return value, unit_name(unit)

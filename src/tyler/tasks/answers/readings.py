@@ -26,12 +26,12 @@ _TRUTH_WORD = re.compile(r"\b(?:true|false|yes|no|or|maybe|unless|depends)\b", r
 def truth(text: str) -> bool | None:
     """True for `True`, `Yes`, `Correct`, `T`, False for `False`, `No`, `Incorrect`, `F`; the words also with a reason
     after a comma; else None."""
-    found = _TRUTH.fullmatch(bare(text).strip("\"'`* "))
-    if found is None:
+    match = _TRUTH.fullmatch(bare(text).strip("\"'`* "))
+    if match is None:
         return None
-    said = _TRUTHS[found["word"].lower()]
-    others = (_TRUTHS.get(word.lower()) for word in _TRUTH_WORD.findall(found["rest"]))
-    return said if all(other is said for other in others) else None
+    verdict = _TRUTHS[match["word"].lower()]
+    others = (_TRUTHS.get(word.lower()) for word in _TRUTH_WORD.findall(match["rest"]))
+    return verdict if all(other is verdict for other in others) else None
 
 
 _RELATION = re.compile(r"\\(?:approx|simeq|equiv)(?![A-Za-z])|[≈≃=]")
@@ -53,34 +53,34 @@ def numbers(text: str) -> list[Fraction] | None:
         return None
     if before and (re.search(r"\bor\b", text) or len(split(_THOUSANDS.sub("", text), _SEPARATOR)) > 1):
         return None
-    found = _readings(unlabelled(last))
-    if found is None:
+    readings = _readings(unlabelled(last))
+    if readings is None:
         return None
     for side in before:
         side = unlabelled(side)
         given = None if re.fullmatch(r"[A-Za-z]?", side) else _readings(side)
         if given is not None:
-            if not any(_agrees(a, b) for a in given for b in found):
+            if not any(_agrees(a, b) for a in given for b in readings):
                 return None
-            found = given + found
-    return found
+            readings = given + readings
+    return readings
 
 
-def _agrees(one: Fraction, other: Fraction) -> bool:
+def _agrees(first: Fraction, other: Fraction) -> bool:
     """Whether two sides of a chain may be one number: whole ones exactly, others as far as a side may be rounded."""
-    if one.denominator == other.denominator == 1:
-        return one == other
-    return abs(one - other) <= _ROUNDED * max(abs(one), abs(other))
+    if first.denominator == other.denominator == 1:
+        return first == other
+    return abs(first - other) <= _ROUNDED * max(abs(first), abs(other))
 
 
 def _readings(text: str) -> list[Fraction] | None:
     read = read_quantity(text, _exact)
     if read is None:
         return None
-    found, percent = read
+    values, percent = read
     if not percent:
-        return found
-    return [number / 100 for number in found] + [number for number in found if abs(number) > 1]
+        return values
+    return [number / 100 for number in values] + [number for number in values if abs(number) > 1]
 
 
 _LOG = re.compile(r"log(?![A-Za-z]| ?_)")
@@ -89,8 +89,8 @@ _LOG = re.compile(r"log(?![A-Za-z]| ?_)")
 def _exact(text: str) -> list[Fraction] | None:
     """The value of an expression: two for one with a logarithm whose base is not given."""
     bases = (math.e, 10.0) if _LOG.search(text) else (math.e,)
-    found = [Fraction(one) for base in bases if (one := value(text, log_base=base)) is not None]
-    return found or None
+    values = [Fraction(number) for base in bases if (number := value(text, log_base=base)) is not None]
+    return values or None
 
 
 _OPERATION = re.compile(
@@ -143,12 +143,12 @@ def listed(text: str) -> list[list[Fraction]] | None:
     if inside is None:
         return None
     if re.search(r"[,;] ", inside):
-        inside = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), inside)
+        inside = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), inside)
     items = split(inside, _SEPARATOR)
     if items and not items[-1] and len(items) > 1:
         items.pop()
-    found = [reading for item in items for reading in map(numbers, both_signs(item))]
-    return None if any(reading is None for reading in found) else [item for item in found if item is not None]
+    readings = [reading for item in items for reading in map(numbers, both_signs(item))]
+    return None if any(reading is None for reading in readings) else [item for item in readings if item is not None]
 
 
 def _inside(text: str) -> str | None:

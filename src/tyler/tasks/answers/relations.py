@@ -28,14 +28,14 @@ def same_letters(answer: str, gold: str) -> bool | None:
 
 def _letters(text: str) -> tuple[str, list[str]] | None:
     """The sign and the letters of a product, in alphabetic order."""
-    found = _LETTERS.fullmatch(text)
-    if found is None:
+    match = _LETTERS.fullmatch(text)
+    if match is None:
         return None
-    letters = _BETWEEN.sub("", found["letters"])
-    multiplied = len(_BETWEEN.findall(found["letters"])) == len(letters) - 1
-    if not multiplied and (len(letters) > _LONGEST or letters.lower() in _WORDS or letters != found["letters"]):
+    letters = _BETWEEN.sub("", match["letters"])
+    multiplied = len(_BETWEEN.findall(match["letters"])) == len(letters) - 1
+    if not multiplied and (len(letters) > _LONGEST or letters.lower() in _WORDS or letters != match["letters"]):
         return None
-    return found["sign"], sorted(letters)
+    return match["sign"], sorted(letters)
 
 
 _DERIVATIVE = re.compile(
@@ -82,10 +82,10 @@ class Sequence(NamedTuple):
 def sequence(text: str) -> Sequence | None:
     """The tuple, point or interval that `text` writes in brackets, with or without a name."""
     name = name_and_value(text)
-    found = bracketed(name[1] if name else text)
-    if found is None or found[0] == "{":
+    group = bracketed(name[1] if name else text)
+    if group is None or group[0] == "{":
         return None
-    return Sequence(found[0], split(found[1], COMMA), found[2], name[0] if name else "")
+    return Sequence(group[0], split(group[1], COMMA), group[2], name[0] if name else "")
 
 
 _RELATION = re.compile(r"<|>|\\(?:le|ge|ne|approx|equiv|sim)(?![A-Za-z])|=")
@@ -114,14 +114,14 @@ def interval(text: str) -> Sequence | None:
     return None
 
 
-def _overlap(one: Sequence | None, other: Sequence | None) -> Sequence | None:
+def _overlap(first: Sequence | None, other: Sequence | None) -> Sequence | None:
     """Two bounds of one variable as one interval: a lower one and an upper one, in either order."""
-    if one is None or other is None or one.name != other.name:
+    if first is None or other is None or first.name != other.name:
         return None
-    lower, upper = (one, other) if one.items[1] == r"\infty" else (other, one)
+    lower, upper = (first, other) if first.items[1] == r"\infty" else (other, first)
     if lower.items[1] != r"\infty" or upper.items[0] != r"-\infty":
         return None
-    return Sequence(lower.opening, [lower.items[0], upper.items[1]], upper.closing, one.name)
+    return Sequence(lower.opening, [lower.items[0], upper.items[1]], upper.closing, first.name)
 
 
 def sides_and_signs(text: str) -> tuple[list[str], list[str]]:
@@ -152,13 +152,13 @@ _NAME = re.compile(
 
 def name_and_value(text: str) -> tuple[str, str] | None:
     r"""Name and value of `x = 5`, `f(x) = 5`, `x \in (1, 2)`; the value of a chain is its last side."""
-    found = _NAME.fullmatch(text)
-    if found is None or not re.search("[A-Za-z]", found[1]) or LIST.search(re.sub(r"\(.*\)", "", found[1])):
+    match = _NAME.fullmatch(text)
+    if match is None or not re.search("[A-Za-z]", match[1]) or LIST.search(re.sub(r"\(.*\)", "", match[1])):
         return None
-    sides, signs = sides_and_signs(found[2])
-    if signs and len(split(found[2], LIST)) > 1:
+    sides, signs = sides_and_signs(match[2])
+    if signs and len(split(match[2], LIST)) > 1:
         return None
-    return (compact(found[1].strip()), sides[-1]) if {*signs} <= {"="} and sides[-1] else None
+    return (compact(match[1].strip()), sides[-1]) if {*signs} <= {"="} and sides[-1] else None
 
 
 def as_named(text: str) -> str:
@@ -187,15 +187,15 @@ _BUILDER = re.compile(rf"({_VARIABLE.pattern}) ?(?:\\in ?\(-\\infty,\\infty\) ?)
 
 def condition(text: str) -> str:
     r"""The condition of a set-builder such as `\{x \mid x > 3\}`; else `text` itself."""
-    found = bracketed(text)
-    builder = _BUILDER.fullmatch(found[1]) if found and found[0] == r"\{" else None
+    group = bracketed(text)
+    builder = _BUILDER.fullmatch(group[1]) if group and group[0] == r"\{" else None
     return builder[2] if builder and _RELATION.search(builder[2]) else text
 
 
 def assigned(text: str) -> Sequence | None:
     """The point `(1, 2)` of `x = 1, y = 2`: names that are single letters in the order of the alphabet, or None."""
-    found = [name_and_value(part) for part in split(text, LIST)]
-    names = [name for name, _ in filter(None, found)]
-    if len(names) < 2 or len(names) < len(found) or names != sorted({*names}) or max(map(len, names)) > 1:
+    values = [name_and_value(part) for part in split(text, LIST)]
+    names = [name for name, _ in filter(None, values)]
+    if len(names) < 2 or len(names) < len(values) or names != sorted({*names}) or max(map(len, names)) > 1:
         return None
-    return Sequence("(", [value for _, value in filter(None, found)], ")")
+    return Sequence("(", [value for _, value in filter(None, values)], ")")

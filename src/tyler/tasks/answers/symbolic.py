@@ -105,10 +105,10 @@ class _Pool:
 
     def ask(self, relation: str, answer: str, gold: str, seconds: float, waited: Waited = lambda seconds: None) -> bool:
         """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
-        asked = time.monotonic()
+        started = time.monotonic()
         with self.free:
             worker = self._take()
-            waited(time.monotonic() - asked)
+            waited(time.monotonic() - started)
             try:
                 verdict = worker.ask(relation, answer, gold, seconds)
             except TimeoutError:

@@ -111,7 +111,7 @@ def _constant_ratio(given: sympy.Expr, expected: sympy.Expr) -> sympy.Expr | Non
         values = [(_value(given, point), _value(expected, point)) for _, point in _points(given, expected)]
     except _NoValueError:
         return None
-    ratios = [one / other for one, other in values if one.is_finite and other.is_finite and one != 0 and other != 0]
+    ratios = [value / other for value, other in values if value.is_finite and other.is_finite and value != 0 != other]
     if len(ratios) < 3:
         return None
     first = ratios[0]
@@ -122,13 +122,13 @@ def _constant_ratio(given: sympy.Expr, expected: sympy.Expr) -> sympy.Expr | Non
 def _points(given: sympy.Expr, expected: sympy.Expr) -> Iterator[tuple[bool, dict[sympy.Symbol, sympy.Rational]]]:
     """Points for all symbols, and whether the point is positive; a single one where there are no symbols."""
     symbols = sorted(given.free_symbols | expected.free_symbols, key=str)
-    for place in range(_POINTS if symbols else 1):
-        positive = place % 2 == 0
+    for index in range(_POINTS if symbols else 1):
+        positive = index % 2 == 0
         yield (
             positive,
             {
-                symbol: sympy.Rational(sympy.prime(5 + 3 * number + place), 7 + place)
-                * (1 if positive or (number + place // 2) % 2 else -1)
+                symbol: sympy.Rational(sympy.prime(5 + 3 * number + index), 7 + index)
+                * (1 if positive or (number + index // 2) % 2 else -1)
                 for number, symbol in enumerate(symbols)
             },
         )

@@ -31,11 +31,11 @@ _ORDER = {"+": "Add {}.", "-": "Subtract {}.", "*": "Multiply by {}.", "/": "Div
 def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> list[Problem]:
     """`count` different chains drawn with `seed`; a smaller number begins a larger one."""
     rng = random.Random(seed)
-    made: dict[str, Problem] = {}
-    while len(made) < (COUNT if count is None else count):
-        one = _problem(f"chain-{len(made)}", _chain(rng))
-        made.setdefault(one.prompt, one)
-    return list(made.values())
+    chains: dict[str, Problem] = {}
+    while len(chains) < (COUNT if count is None else count):
+        problem = _problem(f"chain-{len(chains)}", _chain(rng))
+        chains.setdefault(problem.prompt, problem)
+    return list(chains.values())
 
 
 def _chain(rng: random.Random) -> list[Step]:

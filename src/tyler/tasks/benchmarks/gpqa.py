@@ -33,13 +33,13 @@ def problem(row: Row, split: str) -> Problem:
         if option in options[:at]:
             raise row.error(_OPTIONS[at], f"must differ from field {_OPTIONS[options.index(option)]!r}")
     record = row.text("Record ID")
-    places = order(record)
-    listed = "\n".join(f"{name}) {options[place]}" for name, place in zip(LETTERS, places, strict=True))
+    ordered = order(record)
+    listed = "\n".join(f"{name}) {options[index]}" for name, index in zip(LETTERS, ordered, strict=True))
     return Problem(
         id=record,
         task="gpqa",
         prompt=f"{row.text('Question')}\n\n{listed}\n\n{INSTRUCTION}",
-        answer=LETTERS[places.index(0)],
+        answer=LETTERS[ordered.index(0)],
         family=row.text("High-level domain"),
         question=row.text("Question"),
     )
@@ -70,8 +70,8 @@ _boxed = boxed(equal)
 
 def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
     """The verdict on the last box, of which the letter is kept and no more: the option's text may stand beside it."""
-    found = _boxed(completion, gold, options)
-    return replace(found, answer=None if found.answer is None else letter(found.answer, LETTERS))
+    graded = _boxed(completion, gold, options)
+    return replace(graded, answer=None if graded.answer is None else letter(graded.answer, LETTERS))
 
 
 TASK = Task(

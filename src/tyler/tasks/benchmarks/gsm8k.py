@@ -65,10 +65,10 @@ def quantity(text: str) -> Fraction | None:
         return None
     *before, last = unlabelled(bare(text)).split("=")
     last = unlabelled(last)
-    found = None if _THOUSANDS.search(last) else read_quantity(last, number)
-    if found is None or any(value(side.replace(r"\$", "")) != found[0] for side in before):
+    read = None if _THOUSANDS.search(last) else read_quantity(last, number)
+    if read is None or any(value(side.replace(r"\$", "")) != read[0] for side in before):
         return None
-    return found[0]
+    return read[0]
 
 
 TASK = Task(

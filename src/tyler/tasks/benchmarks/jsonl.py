@@ -40,15 +40,15 @@ def problem(row: Row, split: str) -> Problem:
 def _of_chat(row: Row, split: str) -> Problem:
     """A row of `messages`, or of `prompt` and `completion`, as a problem."""
     field = "messages" if "messages" in row.fields else "prompt"
-    asked = _turns(row, field)
+    turns = _turns(row, field)
     answered = _turns(row, "completion") if field == "prompt" and "completion" in row.fields else []
-    if field == "messages" and asked[-1][0] == "assistant":
-        asked, answered = asked[:-1], asked[-1:]
-    roles = [role for role, _ in (*asked, *answered)]
+    if field == "messages" and turns[-1][0] == "assistant":
+        turns, answered = turns[:-1], turns[-1:]
+    roles = [role for role, _ in (*turns, *answered)]
     both = roles in (["user", "assistant"], ["system", "user", "assistant"])
     if not (both or ("answer" in row.fields and roles in (["user"], ["system", "user"]))):
         raise row.error(field, f"has the turns {', '.join(roles)}; a row is one question of a user with an answer")
-    question, solution = "\n\n".join(text for _, text in asked), answered[0][1] if answered else None
+    question, solution = "\n\n".join(text for _, text in turns), answered[0][1] if answered else None
     if "answer" in row.fields:
         gold = _answer(row)
         solution = None if solution is None else boxed_solution(solution, gold)
@@ -64,8 +64,8 @@ def _turns(row: Row, field: str) -> list[tuple[str, str]]:
     if isinstance(value, str):
         return [("assistant" if field == "completion" else "user", row.text(field))]
     turns = []
-    for one in value:
-        role, text = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
+    for message in value:
+        role, text = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
         if isinstance(role, str) and isinstance(text, str) and text.strip():
             turns.append((role, text.strip()))
     if not value or len(turns) < len(value):

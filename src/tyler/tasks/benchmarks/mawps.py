@@ -73,8 +73,8 @@ class Step:
         """
         if len(smaller := _digit_by_digit(self)) < 2:
             return self.formula()
-        asked = f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}$"
-        return f"{asked}: {', '.join(one.equation() for one in smaller)}"
+        task = f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}$"
+        return f"{task}: {', '.join(step.equation() for step in smaller)}"
 
 
 def problem(row: Row, split: str) -> Problem | None:
@@ -83,7 +83,7 @@ def problem(row: Row, split: str) -> Problem | None:
     None where the equation does not compute to the answer. Raises ValueError by file, line and field.
     """
     numbers = [published_number(row, "Numbers", number) for number in row.text("Numbers").split()]
-    question = _PLACEHOLDER.sub(lambda place: written(_chosen(row, "Question", place, numbers)), row.text("Question"))
+    question = _PLACEHOLDER.sub(lambda match: written(_chosen(row, "Question", match, numbers)), row.text("Question"))
     answer = published_number(row, "Answer", row.text("Answer"))
     steps = computed(row, numbers)
     if abs(steps[-1].result - answer) > TOLERANCE:
@@ -141,7 +141,7 @@ def _digit_by_digit(by: Step) -> list[Step]:
     else:
         split, by_one = (by.right, by.left) if len(_digits(by.right)) > 1 else (by.left, by.right)
         single = [step(part, "*", by_one) for part in _digits(split)]
-    results = [one.result for one in single]
+    results = [small.result for small in single]
     return [*single, *_in_turn(results[0], "+", results[1:])] if single else []
 
 
@@ -154,20 +154,22 @@ def _in_turn(left: Fraction, operation: str, numbers: Sequence[Fraction]) -> lis
 
 def _digits(number: Fraction) -> list[Fraction]:
     """A number as a sum of its digits: 305 is 300 + 5. Empty where no decimals hold it."""
-    whole, _, places = (decimal(number) or "0").partition(".")
-    digits = [(int(digit), Fraction(10) ** -place) for place, digit in enumerate(whole + places, start=1 - len(whole))]
+    whole, _, decimals = (decimal(number) or "0").partition(".")
+    digits = [
+        (int(digit), Fraction(10) ** -power) for power, digit in enumerate(whole + decimals, start=1 - len(whole))
+    ]
     return [digit * unit for digit, unit in digits if digit]
 
 
 def _operand(row: Row, word: str, numbers: Sequence[Fraction]) -> Fraction:
-    place = _PLACEHOLDER.fullmatch(word)
-    return published_number(row, "Equation", word) if place is None else _chosen(row, "Equation", place, numbers)
+    match = _PLACEHOLDER.fullmatch(word)
+    return published_number(row, "Equation", word) if match is None else _chosen(row, "Equation", match, numbers)
 
 
-def _chosen(row: Row, field: str, place: re.Match[str], numbers: Sequence[Fraction]) -> Fraction:
-    if int(place[1]) >= len(numbers):
-        raise row.error(field, f"names {place[0]}, but field 'Numbers' has only {len(numbers)}")
-    return numbers[int(place[1])]
+def _chosen(row: Row, field: str, match: re.Match[str], numbers: Sequence[Fraction]) -> Fraction:
+    if int(match[1]) >= len(numbers):
+        raise row.error(field, f"names {match[0]}, but field 'Numbers' has only {len(numbers)}")
+    return numbers[int(match[1])]
 
 
 def trace(steps: Sequence[Step], answer: Fraction, worked: bool = False) -> str:
@@ -189,9 +191,9 @@ def divide(problems: Sequence[Problem]) -> list[str | None]:
     """
     templates = [template(problem.prompt) for problem in problems]
     group_of = grouped(templates)
-    groups = [group_of[one] for one in templates]
+    groups = [group_of[text] for text in templates]
     first: dict[bytes, int] = {}
-    new = [first.setdefault(fingerprint(one.prompt), place) == place for place, one in enumerate(problems)]
+    new = [first.setdefault(fingerprint(problem.prompt), index) == index for index, problem in enumerate(problems)]
     distinct = [group for group, is_new in zip(groups, new, strict=True) if is_new]
     held_out = held_out_groups(distinct, HELD_OUT, largest=LARGEST_HELD_OUT_GROUP, seed=_SEED)
     return [

@@ -85,7 +85,8 @@ def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> l
     for (row, problem), side in zip(known, sides, strict=True):
         if side == "train" and (source := _source(row)) is not None:
             by_template.setdefault(template(problem.prompt), []).append(source)
-    held_out = {template(one.prompt) for (_, one), side in zip(known, sides, strict=True) if side in ("dev", "test")}
+    others = [problem for (_, problem), side in zip(known, sides, strict=True) if side in ("dev", "test")]
+    held_out = {template(problem.prompt) for problem in others}
     if not by_template:
         raise ValueError(f"none of the {len(rows)} rows is a training problem whose numbers may vary")
     longer = partial(_longer, allowed=_Allowed(sorted(held_out)))
@@ -100,7 +101,7 @@ def _source(row: Row) -> Source | None:
         return None
     used = set(_PLACEHOLDER.findall(row.text("Equation")))
     stay = fixed(row.text("Question"), numbers)
-    kept = tuple(stays or str(place) not in used for place, stays in enumerate(stay))
+    kept = tuple(stays or str(index) not in used for index, stays in enumerate(stay))
     return None if all(kept) else Source(row, numbers, kept, results)
 
 
@@ -136,7 +137,7 @@ def _varied(source: Source, rng: random.Random) -> Variant | None:
 def _written(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
     """The row's question with these numbers and other names."""
     named = other_names(row.text("Question"), rng)
-    return readable(_PLACEHOLDER.sub(lambda place: written(numbers[int(place[1])]), named))
+    return readable(_PLACEHOLDER.sub(lambda match: written(numbers[int(match[1])]), named))
 
 
 def _problem(name: str, variant: Variant) -> Problem:
@@ -165,11 +166,11 @@ def other_numbers(
     numbers: Sequence[Fraction], stay: Sequence[bool], attempts: int, rng: random.Random
 ) -> Iterator[list[Fraction]]:
     """Numbers of the same kind and in the same order of size, equal ones apart or not: those of so many attempts."""
-    places = range(len(numbers))
-    order = [(one, other) for one, other in permutations(places, 2) if numbers[one] < numbers[other]]
+    indices = range(len(numbers))
+    order = [(smaller, larger) for smaller, larger in permutations(indices, 2) if numbers[smaller] < numbers[larger]]
     for _ in range(attempts):
         drawn = [number if stays else similar_number(number, rng) for number, stays in zip(numbers, stay, strict=True)]
-        if all(drawn[one] < drawn[other] for one, other in order):
+        if all(drawn[smaller] < drawn[larger] for smaller, larger in order):
             yield drawn
 
 
@@ -276,22 +277,22 @@ class _Allowed:
         self._held_out, self._known = held_out, dict[str, bool]()
 
     def __call__(self, text: str) -> bool:
-        one = template(text)
-        if one not in self._known:
-            self._known[one] = not any(alike([one, other]) for other in self._held_out)
-        return self._known[one]
+        own = template(text)
+        if own not in self._known:
+            self._known[own] = not any(alike([own, other]) for other in self._held_out)
+        return self._known[own]
 
 
 def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]) -> Variant:
     """The problem with one more step, by chance and where it asks how many things a person has; else unchanged."""
-    asked, left = _OWNED.search(variant.text), variant.steps[-1].result
-    if asked is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
+    question_match, left = _OWNED.search(variant.text), variant.steps[-1].result
+    if question_match is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
         return variant
-    more = rng.choice(_MORE)(asked["who"], asked["things"], left, rng)
+    more = rng.choice(_MORE)(question_match["who"], question_match["things"], left, rng)
     if more is None:
         return variant
     question, operation, number = more
-    text = variant.text[: asked.start()] + question
+    text = variant.text[: question_match.start()] + question
     return Variant(text, (*variant.steps, mawps.step(left, operation, number))) if allowed(text) else variant
 
 

@@ -41,16 +41,16 @@ def problem(row: Row, split: str) -> Problem:
     )
 
 
-def question(body: str, asked: str) -> str:
+def question(body: str, sentence: str) -> str:
     """Body and question as one text. Where the body has no full stop, the question ends its last sentence.
 
     A question without its mark, or with a number in place of it, as one has, gets the mark.
     """
-    if not asked.endswith("?"):
-        asked = re.sub(r" ?[0-9]*$", "?", asked, count=1)
+    if not sentence.endswith("?"):
+        sentence = re.sub(r" ?[0-9]*$", "?", sentence, count=1)
     if body.endswith((".", "?", "!")):
-        return readable(f"{body} {asked}")
-    return readable(f"{body}, {asked[0].lower()}{asked[1:]}")
+        return readable(f"{body} {sentence}")
+    return readable(f"{body}, {sentence[0].lower()}{sentence[1:]}")
 
 
 TASK = Task(

@@ -163,8 +163,8 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
 def same_value(answer: str, other: str) -> bool:
     """Whether two answers are the same truth value, option, number or list; no tolerance but for what is rounded."""
     for read in (truth, partial(letter, letters="abcdef")):
-        if (said := read(answer)) is not None:
-            return said == read(other)
+        if (chosen := read(answer)) is not None:
+            return chosen == read(other)
     given, expected = listed(answer), listed(other)
     if given is None or expected is None:
         return plain(answer) == plain(other)
@@ -199,22 +199,22 @@ def gold_value(gold: str) -> Gold:
 
 def _word(text: str) -> Gold:
     """What a gold answer writes otherwise than JSON does: an option, a truth value, or an expression."""
-    said, found = truth(text), value(text)
-    if said is not None:
-        return said
-    if found is None or text.lower() == "e":
+    truth_value, number = truth(text), value(text)
+    if truth_value is not None:
+        return truth_value
+    if number is None or text.lower() == "e":
         return _option(text)
-    return int(found) if isinstance(found, Fraction) and found.denominator == 1 else float(found)
+    return int(number) if isinstance(number, Fraction) and number.denominator == 1 else float(number)
 
 
 def _numbers(answer: Any) -> list[Any]:
     return _list_of(_float if any(isinstance(item, float) for item in answer) else _integer)(answer)
 
 
-def _known(found: Any, answer: str, kind: str) -> Any:
-    if found is None:
+def _known(reading: Any, answer: str, kind: str) -> Any:
+    if reading is None:
         raise UnreadableAnswerError(f"the answer {answer!r:.80} is not {kind}")
-    return found
+    return reading
 
 
 def _same(given: list[Fraction], gold: int | float, mode: Mode) -> bool:

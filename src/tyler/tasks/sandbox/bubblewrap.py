@@ -112,12 +112,12 @@ def _map_users(info: IO[bytes]) -> None:
 
     Raises OSError where this process may not.
     """
-    said = b""
-    while not said.rstrip().endswith(b"}"):
+    content = b""
+    while not content.rstrip().endswith(b"}"):
         if not (piece := info.read(4096)):
             return
-        said += piece
-    process = json.loads(said)["child-pid"]
+        content += piece
+    process = json.loads(content)["child-pid"]
     for kind in ("gid", "uid"):
         Path(f"/proc/{process}/{kind}_map").write_text(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
 

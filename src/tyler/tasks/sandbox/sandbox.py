@@ -44,8 +44,8 @@ def _parts_of(name: str) -> tuple[Path, ...]:
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or spec.origin in (None, "built-in", "frozen"):
         raise ValueError(f"package {name!r} is not installed here, so programs cannot import it; install it or omit it")
-    place = Path(spec.submodule_search_locations[0]) if spec.submodule_search_locations else Path(str(spec.origin))
-    return place, *place.parent.glob(f"{name}.libs")
+    location = Path(spec.submodule_search_locations[0]) if spec.submodule_search_locations else Path(str(spec.origin))
+    return location, *location.parent.glob(f"{name}.libs")
 
 
 _LOOK_SECONDS = 0.05
@@ -148,10 +148,10 @@ def execute(
 
 def require(*, unsafe: bool = False) -> None:
     """Raises SandboxError, with what to do, where no program can run; `unsafe` allows to do without a sandbox."""
-    found = probe()
-    if not (found.available or unsafe):
+    sandbox = probe()
+    if not (sandbox.available or unsafe):
         raise SandboxError(
-            f"programs of the model cannot run safely: {found.reason}. To run them without a sandbox, where they can "
+            f"programs of the model cannot run safely: {sandbox.reason}. To run them without a sandbox, where they can "
             "read, write and send whatever you can, give allow_unsafe_code_execution=True "
             "(--allow-unsafe-code-execution)"
         )
@@ -232,7 +232,7 @@ def _wait(
     process: subprocess.Popen[bytes], listen: int, token: str, limits: Limits, deadline: float
 ) -> tuple[Ending, str]:
     """Wait for the judge's signal, and meanwhile look after what the kernel does not count."""
-    said = b""
+    received = b""
     news = select.poll()
     news.register(listen, select.POLLIN)
     while (left := deadline - time.monotonic()) > 0:
@@ -241,19 +241,19 @@ def _wait(
                 return Ending.STOPPED, excess
             continue
         piece = os.read(listen, _MAX_SIGNAL_BYTES)
-        said += piece
-        if said.endswith(b"\n") and said != _READY:
-            return _signal(said.removeprefix(_READY), token)
-        if not piece and not said.startswith(_READY):
+        received += piece
+        if received.endswith(b"\n") and received != _READY:
+            return _signal(received.removeprefix(_READY), token)
+        if not piece and not received.startswith(_READY):
             raise SandboxError(_complaint(process))
-        if not piece or len(said) > _MAX_SIGNAL_BYTES:
+        if not piece or len(received) > _MAX_SIGNAL_BYTES:
             return Ending.FAILED, _complaint(process)
     return Ending.TIMEOUT, f"it ran for more than {limits.seconds:g} s"
 
 
-def _signal(said: bytes, token: str) -> tuple[Ending, str]:
+def _signal(received: bytes, token: str) -> tuple[Ending, str]:
     with suppress(ValueError, KeyError, TypeError):
-        signal = json.loads(said)
+        signal = json.loads(received)
         if secrets.compare_digest(signal["token"], token):
             return Ending(signal["ending"]), signal["why"]
     return Ending.FAILED, "the signal did not come from the judge"
@@ -277,10 +277,10 @@ def _complaint(process: subprocess.Popen[bytes]) -> str:
     _end(process)
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)  # without a sandbox, something may still hold the other end
-    said = b""
+    content = b""
     with suppress(BlockingIOError):
-        said = os.read(process.stderr.fileno(), _MAX_COMPLAINT_BYTES)
-    lines = said.decode(errors="replace").splitlines()
+        content = os.read(process.stderr.fileno(), _MAX_COMPLAINT_BYTES)
+    lines = content.decode(errors="replace").splitlines()
     return lines[-1] if lines else f"the sandbox ended with status {process.returncode}"
 
 

@@ -55,19 +55,19 @@ class _Condition(ctypes.Structure):
 def library() -> ctypes.CDLL | None:
     """libseccomp, or None where it is not installed."""
     try:
-        found = ctypes.CDLL("libseccomp.so.2")
+        loaded = ctypes.CDLL("libseccomp.so.2")
     except OSError:
         return None
-    found.seccomp_init.restype = ctypes.c_void_p
-    return found
+    loaded.seccomp_init.restype = ctypes.c_void_p
+    return loaded
 
 
 def number(name: str) -> int:
     """The number of a system call on this machine; negative where it has none."""
     known = library()
     assert known is not None, "the sandbox is refused without libseccomp"
-    found = int(known.seccomp_syscall_resolve_name(name.encode()))
-    return _NEW.get(name, found) if found < 0 else found
+    resolved = int(known.seccomp_syscall_resolve_name(name.encode()))
+    return _NEW.get(name, resolved) if resolved < 0 else resolved
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def program() -> bytes:
 
 def _rules() -> list[tuple[str, int, _Condition | None]]:
     """What is refused: a call, the error it gets, and of which argument (None: whatever its arguments)."""
-    families = [_Condition(0, _EQUAL, one) for one in range(_ALL_FAMILIES) if one not in _FAMILIES]
+    families = [_Condition(0, _EQUAL, family) for family in range(_ALL_FAMILIES) if family not in _FAMILIES]
     families.append(_Condition(0, _AT_LEAST, _ALL_FAMILIES))
     return [
         *((name, errno.EPERM, None) for name in REFUSED),
@@ -103,6 +103,6 @@ def _rules() -> list[tuple[str, int, _Condition | None]]:
         # what clone3 is asked for lies in memory, which a filter cannot read; without it, libraries call clone
         ("clone3", errno.ENOSYS, None),
         *(("clone", errno.EPERM, _Condition(0, _MASKED, flag, flag)) for flag in _NAMESPACES),
-        *((call, errno.EAFNOSUPPORT, one) for call in ("socket", "socketpair") for one in families),
+        *((call, errno.EAFNOSUPPORT, condition) for call in ("socket", "socketpair") for condition in families),
         *(("ioctl", errno.EPERM, _Condition(1, _MASKED, 0xFFFFFFFF, request)) for request in _TERMINAL_INPUT),
     ]
