@@ -103,7 +103,7 @@ def reproduce(
 
 
 def render(reproduction: Reproduction) -> None:
-    """Results, tables and figures of the records there are; where all experiments are asked for, also of our studies."""
+    """Results, tables and figures of the records there are; for all experiments, those of our studies too."""
     known = reproduction.known()
     for part in (reproduction, *studies_beside(reproduction)):
         part.report(known)
