@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -73,10 +74,7 @@ def lens(
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another place")
     decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
-    from rich.console import Console
-
     from tyler.model import Tyler
-    from tyler.runs.atomic_files import atomic_write
     from tyler.tasks import load_problems
 
     loaded = Tyler.from_pretrained(model, device=device, dtype=dtype, backbone=backbone)
@@ -88,12 +86,7 @@ def lens(
     else:
         described = f"{len(problems)} of {task}{f', {split}' if split else ''}"
         view = survey_view(loaded, model, described, problems, seed, decoding)
-    if json_:
-        Console().print_json(data=view.json)
-    else:
-        Console().print(view.heading, *map(terminal_table, view.tables))
-    if page is not None:
-        atomic_write(page, view.page)
+    show(view, json_, page)
 
 
 @dataclass(frozen=True)
@@ -136,6 +129,20 @@ def survey_view(
     every = tables.survey_tables(result)
     heading = f"over {result.num_problems} problems, with 95% intervals"
     return View(tables.page(facts, every), content, heading, every[:-1])
+
+
+def show(view: View, as_json: bool, page: Path | None) -> None:
+    """Print a result, and write its page where one is wanted."""
+    from rich.console import Console
+
+    from tyler.runs.atomic_files import atomic_write
+
+    if as_json:
+        Console().print_json(data=view.json)
+    else:
+        Console().print(view.heading, *map(terminal_table, view.tables))
+    if page is not None:
+        atomic_write(page, view.page)
 
 
 def terminal_table(table: Table) -> RichTable:

@@ -91,10 +91,7 @@ def reproduce(
     if instead.smoke:
         smoke.run(reproduction, data, options)
     elif instead.render:
-        known = reproduction.known()
-        for part in (reproduction, *studies_beside(reproduction)):
-            part.report(known)
-            say_where(part)
+        render(reproduction)
     elif instead.dry_run:
         listing.show_cells(reproduction, hardware)
     elif instead.trace:
@@ -103,6 +100,14 @@ def reproduce(
         check_code(reproduction, allow_code_execution)
         reproduction.run(options, memory_of(memory))
         say_where(reproduction)
+
+
+def render(reproduction: Reproduction) -> None:
+    """Results, tables and figures of the records there are; for all experiments, those of our studies too."""
+    known = reproduction.known()
+    for part in (reproduction, *studies_beside(reproduction)):
+        part.report(known)
+        say_where(part)
 
 
 def earlier_records(earlier: Path) -> tuple[Path, ...]:
