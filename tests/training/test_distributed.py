@@ -22,7 +22,6 @@ import torch.distributed as dist
 from accelerate import PartialState
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from tyler.engine.weight_watch import WeightWatch
 
 import tiny
 from documents import commands, steps
