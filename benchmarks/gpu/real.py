@@ -167,8 +167,8 @@ def train(row: str, training: Training, steps: int, setup: Setup) -> Iterator[Fi
         with stopped_in_time(setup.seconds_left - 10), opened_run(config, folder, resume=folder.exists()) as run:
             peak.append(peak_memory(row, partial(trainer.train, run)))
     except Interrupted as stopped:
-        raise Unfinished(list(curve(folder, trainer.prefix))) from stopped
-    yield from curve(folder, trainer.prefix)
+        raise Unfinished(list(curve(folder, trainer.metrics.prefix))) from stopped
+    yield from curve(folder, trainer.metrics.prefix)
     yield from memory_figure(row, "autocast", peak[0])
     publish(trainer, folder, steps, setup)
 

@@ -55,7 +55,7 @@ class ProductDtypes(TorchDispatchMode):
         self.attended: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.mm.default:
+        if func is torch.ops.aten.mm.default and args[0].numel():  # of no operators there is nothing to multiply
             self.seen.add(args[0].dtype)
         if "scaled_dot_product" in str(func):
             self.attended.add(args[0].dtype)

@@ -13,7 +13,7 @@ from tyler.config.engine_choice import NATIVE, EngineChoice
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training
-from tyler.experiments.grid import Grid, close
+from tyler.experiments.grid import Grid
 from tyler.model import Tyler
 
 PROBLEMS = [
@@ -95,7 +95,7 @@ def test_a_cell_of_an_experiment_is_answered_on_vllm_under_a_name_of_its_own(tmp
     assert [one.model.decoder for one in reasoners] == [NATIVE, engine]
     answers = [one.solve(native.problems(cell.questions)) for one in reasoners]
     assert [t.actions for t in answers[0]] == [t.actions for t in answers[1]]
-    close(reasoners[1])
+    reasoners[1].model.shared_engine.close()
     named = mine.engine_of(cell.decoding).settings()
     assert named == {"engine": "vllm", "engine_args": {"enforce_eager": True}}
     assert cell.identity(mine)["decoding"] == cell.identity(native)["decoding"] | named

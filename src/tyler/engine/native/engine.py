@@ -264,7 +264,7 @@ class Engine(BaseEngine):
 
     def _wait_for_device(self) -> None:
         """Let the clock of a part stop when the device is done with it."""
-        if self._device.type != "cpu":
+        if self._device.type != "cpu" and torch.accelerator.is_available():
             torch.accelerator.synchronize(self._device)
 
     # -- choose --------------------------------------------------------------------------------------------------
