@@ -46,13 +46,13 @@ DECLARED = "2026-11-27T07:25:00+00:00"
 STUDY = Study(
     title="Stage 2 with other losses, in half precision and on vLLM",
     scale="mini",
-    records="stage2-variants",
+    records="losses",
     columns=mini.COLUMNS,
     cells=cells_of(MINI.preset, ROWS, mini.COLUMNS.values(), MINI.seeds),
     groups={
         "engine of the rollouts": ("Stage 2", *ON_VLLM),
-        "dtype of rollouts and learner": ("Stage 2", *IN_HALF),
-        "loss": ("Stage 2", *OTHER_LOSSES),
+        "dtype of rollouts and learner": tuple(IN_HALF),
+        "loss": tuple(OTHER_LOSSES),
     },
     comparisons=tuple(Comparison(row, "Stage 2", DECLARED) for row in (*ON_VLLM, *IN_HALF, *OTHER_LOSSES)),
     kept={},
