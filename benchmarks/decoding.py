@@ -40,7 +40,7 @@ def build(name: str, dtype: str) -> Tyler:
         return untrained(shaped(name, dtype))
     backbone = Backbone.load(name, dtype=dtype)
     backbone.model.generation_config.eos_token_id = None
-    return untrained(Endless(name, backbone.model, backbone.tokenizer))
+    return untrained(Endless.of(backbone))
 
 
 def prompts(batch: int, length: int = PROMPT) -> Tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -17,6 +18,10 @@ from tyler.tasks.prompts import Prompt
 
 class Endless(Backbone):
     """A backbone whose answers no token ends: every benchmark decodes as many tokens as it asks for."""
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Endless:
+        return cls(**{one.name: getattr(backbone, one.name) for one in fields(backbone) if one.init})
 
     @property
     def eos_ids(self) -> frozenset[int]:

@@ -76,8 +76,7 @@ def ours(
     from tyler import Forced, Never, Request
     from tyler.engine.vllm.engine import VllmEngine
 
-    tyler.backbone.__class__ = Endless  # no answer ends early, as plain vLLM's
-    parts = (tyler.backbone, tyler.operators, tyler.policy, tyler.synthesizer)
+    parts = (Endless.of(tyler.backbone), tyler.operators, tyler.policy, tyler.synthesizer)
     engine = VllmEngine(*parts, slots=slots, memory=KV, arguments=settings)
     names = [operator.name for operator in tyler.operators]
     answers: list[Trajectory] = []
