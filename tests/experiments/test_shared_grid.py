@@ -59,7 +59,7 @@ def hang_in(arguments: list[str]) -> int:
         time.sleep(600)
         return {}
 
-    Grid.measure = endless  # type: ignore[method-assign]
+    Grid.measure = endless  # type: ignore[assignment, method-assign]
     return run_in(arguments)
 
 
