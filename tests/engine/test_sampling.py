@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tyler.engine.sampling import NEVER, Sampling, choose, filter_logits, invert, masked_logits
+from tyler.engine.sampling import NEVER, Sampling, choose, filter_logits, invert, likeliest_of, masked_logits
 
 PROBABILITIES = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.1, 0.05])
 
@@ -129,13 +129,13 @@ def test_a_top_k_beyond_every_vocabulary_filters_nothing() -> None:
 def test_masked_operators_are_impossible_and_the_rest_is_scaled() -> None:
     logits = torch.randn(3, 9)
     before = logits.clone()
-    allowed = torch.tensor([[True, True], [True, False], [False, False]])
-    masked = masked_logits(logits, allowed, torch.tensor([1.0, 0.5, 2.0]))
+    allowed = (True, True), (True, False), (False, False)
+    masked = masked_logits(logits, 7, allowed, (1.0, 0.5, 2.0))
     assert torch.equal(logits, before)
     for row, temperature in enumerate([1.0, 0.5, 2.0]):
         assert torch.allclose(masked[row, :7], before[row, :7] / temperature)
         for k in range(2):
-            assert (masked[row, 7 + k] == NEVER) == (not allowed[row, k])
+            assert (masked[row, 7 + k] == NEVER) == (not allowed[row][k])
     actions, logprobs = choose(
         masked[2:].expand(500, -1).clone(), [Sampling(1.0)] * 500, np.linspace(0, 1, 500, False).tolist()
     )
@@ -143,9 +143,25 @@ def test_masked_operators_are_impossible_and_the_rest_is_scaled() -> None:
     assert torch.allclose(logprobs.unique().exp().sum(), torch.tensor(1.0), atol=1e-4)
 
 
-def test_a_model_without_operators_masks_nothing() -> None:
-    logits = torch.randn(2, 5)
-    assert torch.equal(masked_logits(logits, torch.zeros(2, 0, dtype=torch.bool), torch.ones(2)), logits)
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.5, 1.0)])
+@pytest.mark.parametrize("allowed", [((), ()), ((False,), (False,)), ((True,), (True,)), ((True,), (False,))])
+def test_what_need_not_be_masked_is_what_masking_leaves(
+    allowed: tuple[tuple[bool, ...], ...], scales: tuple[float, ...]
+) -> None:
+    count = len(allowed[0])
+    logits = torch.randn(2, 5 + count)
+    before = logits.clone()
+    plain = logits / torch.tensor(scales)[:, None]
+    for row, operators in enumerate(allowed):
+        plain[row, 5:] = plain[row, 5:].masked_fill(~torch.tensor(operators, dtype=torch.bool), NEVER)
+    found = masked_logits(logits, 5, allowed, scales)
+    assert torch.equal(found, plain[:, : found.shape[1]]) and (plain[:, found.shape[1] :] == NEVER).all()
+    assert torch.equal(logits, before)
+
+
+def test_the_first_of_the_likeliest_is_taken_and_a_number_that_is_none_is_found() -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0], [1.0, float("nan"), 5.0], [NEVER, NEVER, -1.0]])
+    assert likeliest_of(logits).tolist() == [1, 1, 2] == logits.argmax(dim=-1).tolist()
 
 
 def test_streams_depend_on_the_seed_and_the_purpose_alone() -> None:

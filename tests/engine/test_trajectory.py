@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tyler.engine.request import FinishEvent
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.training.replay import pack, replay_context
@@ -146,7 +145,6 @@ def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:
     assert shown.startswith("Trajectory('xxx") and "…" in shown
     assert "2 visible tokens, 3 latents in 1 invocation; finished by length (context)" in shown
     assert len(shown) < 160
-    assert repr(FinishEvent(0, trajectory)) == f"FinishEvent(index=0, trajectory={shown})"
 
 
 def test_a_trajectory_equals_one_in_which_the_same_happened() -> None:

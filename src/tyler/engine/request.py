@@ -102,9 +102,7 @@ def ids_of(prompt: Any) -> list[int]:
     try:
         return [index(one) for one in (prompt.tolist() if isinstance(prompt, Tensor) else prompt)]
     except TypeError as error:
-        raise ValueError(
-            f"prompt_ids={prompt!r:.80}; give one prompt's tokens: whole numbers, one after another"
-        ) from error
+        raise ValueError(f"prompt_ids={prompt!r:.80}; give one prompt's tokens as whole numbers") from error
 
 
 def check_branch(request: Request, vocab_size: int, offered: Sequence[bool], ends: Collection[int]) -> None:
@@ -172,10 +170,6 @@ class FinishEvent:
     trajectory: Trajectory
     error: str | None = None
     cached_tokens: int = field(default=0, compare=False)
-
-    def __repr__(self) -> str:
-        error = f", error={self.error!r}" if self.error else ""
-        return f"FinishEvent(index={self.index}, trajectory={self.trajectory}{error})"
 
 
 Event = TokenEvent | InvocationEvent | FinishEvent

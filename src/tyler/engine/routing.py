@@ -62,9 +62,8 @@ class Forced:
 
     def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
         check_names("Forced", (name for names in self.calls.values() for name in names), operators)
-        return ForcedSchedule(
-            [Call(position, name) for position, names in sorted(self.calls.items()) for name in names]
-        )
+        calls = [Call(position, name) for position, names in sorted(self.calls.items()) for name in names]
+        return ForcedSchedule(calls)
 
 
 @dataclass(frozen=True)

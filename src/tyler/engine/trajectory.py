@@ -117,9 +117,8 @@ class Trajectory:
         kept["invocations"] = [asdict(invocation) for invocation in self.invocations]
         kept["sampling"], kept["offered"] = asdict(self.sampling), list(self.offered)
         kept["operator_probs"] = [list(probs) for probs in self.operator_probs]
-        blocks = self.latents if latents else []
-        told = [{"dtype": str(one.dtype).removeprefix("torch."), "values": one.tolist()} for one in blocks]
-        kept["latents"] = told if latents else None
+        told = ({"dtype": str(one.dtype).removeprefix("torch."), "values": one.tolist()} for one in self.latents)
+        kept["latents"] = list(told) if latents else None
         return kept
 
     def to_json(self, *, latents: bool = False) -> str:

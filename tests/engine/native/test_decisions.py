@@ -32,8 +32,8 @@ def teacher_forced(model: Tyler, answer: Trajectory) -> torch.Tensor:
     """p(operator) at every action, from one plain pass over the finished answer."""
     embeds, decided_at = replay_context(answer, model.backbone.embed, model.backbone.device)
     hidden = model.policy.decoder(inputs_embeds=embeds[None], use_cache=False).last_hidden_state[0, decided_at]
-    scale = torch.full((len(decided_at),), answer.sampling.scale)
-    logits = masked_logits(model.policy.logits(hidden), answer.allowed(), scale)
+    allowed, scales = map(tuple, answer.allowed().tolist()), (answer.sampling.scale,) * len(decided_at)
+    logits = masked_logits(model.policy.logits(hidden), answer.vocab_size, tuple(allowed), scales)
     return logits.softmax(dim=-1)[:, answer.vocab_size :]
 
 

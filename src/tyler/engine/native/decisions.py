@@ -12,7 +12,7 @@ from torch import Tensor
 from tyler.engine.logits import drawn
 from tyler.engine.native.packing import fits_twice, packed_weight
 from tyler.engine.native.row import Decision
-from tyler.engine.sampling import Choice, Top, constants, logprobs_of, masked_logits
+from tyler.engine.sampling import Choice, Top, logprobs_of, masked_logits
 from tyler.modeling.policy import Policy
 
 
@@ -71,8 +71,7 @@ def logits_of(
     logits = lm_head.token_logits(hidden)
     if any(map(any, allowed)):
         logits = lm_head.policy.with_operators(logits, hidden)
-        return logits, masked_logits(logits, constants(allowed, hidden.device), constants(scales, hidden.device))
-    return logits, logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]
+    return logits, masked_logits(logits, lm_head.vocab_size, allowed, scales)
 
 
 def alternatives(logits: Float[Tensor, "rows actions"], vocab_size: int, wanted: Sequence[int]) -> list[Top]:

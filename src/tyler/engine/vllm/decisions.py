@@ -16,7 +16,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from tyler.engine.logits import LogitState, drawn
-from tyler.engine.sampling import NEVER, Sampling, constants, masked_logits
+from tyler.engine.sampling import NEVER, Sampling, masked_logits
 from tyler.engine.vllm.ids import Ids
 
 TURN = "tyler"
@@ -99,15 +99,14 @@ class Decisions(LogitsProcessor):
         return logits
 
     def _decide(self, logits: Tensor, places: list[int]) -> tuple[Tensor, Tensor]:
-        rows, count = [self._rows[place] for place in places], self._ids.num_actions
-        own = logits[:, :count] if places == list(range(len(logits))) else logits[places, :count]
-        turns, device = [row.turn for row in rows], logits.device
-        allowed = constants(tuple(turn.allowed for turn in turns), device)
-        scaled = masked_logits(own, allowed, constants(tuple(turn.sampling.scale for turn in turns), device))
+        rows, vocab_size = [self._rows[place] for place in places], self._ids.vocab_size
+        own = (logits if places == list(range(len(logits))) else logits[places])[:, : self._ids.num_actions]
+        samplings, states = [row.turn.sampling for row in rows], [row.logit_state for row in rows]
+        allowed, scales = tuple(row.turn.allowed for row in rows), tuple(one.scale for one in samplings)
+        scaled = masked_logits(own, vocab_size, allowed, scales)
         numbers, forced = [row.uniform() for row in rows], [row.forced for row in rows]
-        states = [row.logit_state for row in rows]
-        actions, logprobs = drawn(scaled, states, [turn.sampling for turn in turns], numbers, forced)
-        if not any(any(turn.allowed) for turn in turns):
+        actions, logprobs = drawn(scaled, states, samplings, numbers, forced)
+        if scaled.shape[1] == vocab_size:
             return actions, logprobs[:, None]
-        operators = scaled[:, self._ids.vocab_size :] - scaled.logsumexp(dim=-1, keepdim=True)
+        operators = scaled[:, vocab_size:] - scaled.logsumexp(dim=-1, keepdim=True)
         return actions, torch.cat([logprobs[:, None], operators], dim=-1)

@@ -37,9 +37,7 @@ class Ids:
         self.generations = (LARGEST_ID - 2 * self.first_latent) // (rows * (self.num_queries + 2))
         """How often a row has a new id before its first one comes again."""
         if self.generations < 2:
-            raise ValueError(
-                f"latents={rows} rows of a table for {self.num_queries} queries need too many ids; give fewer"
-            )
+            raise ValueError(f"latents={rows} rows for {self.num_queries} queries need too many ids; give fewer")
         self.shift = self.first_latent + self.generations * rows
         self.first_query = 2 * self.shift
         self.size = self.first_query + self.generations * rows * self.num_queries  # one more than the largest id
