@@ -30,7 +30,7 @@ async def told_of(happens: list[tuple[float, Event]], *, streams: bool = True) -
     """What a client is told, and when, if these events come after these seconds."""
     request: Any = SimpleNamespace(budget=None, prompt_ids=(1,))
     dispatcher: Any = SimpleNamespace(open=1)
-    found = Generation(dispatcher, [request], Metrics(SharedEngine(None)), closed=lambda _: None)
+    found = Generation(dispatcher, [request], Metrics(SharedEngine(None)))
     loop = asyncio.get_running_loop()
     start, told = loop.time(), list[tuple[float, list[Piece]]]()
 

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
@@ -46,7 +47,7 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     about: dict[str, Any] = {"title": "Tyler", "version": tyler.__version__, "responses": REFUSALS}
     app = FastAPI(**about, lifespan=service.serving, docs_url=None, redoc_url=None)  # these load scripts from elsewhere
     app.state.service = service
-    errors.install(app)
+    app.add_exception_handler(HTTPException, errors.not_here)
     for path, (kind, handler) in ENDPOINTS.items():
         add_endpoint(app, service, path, kind, handler)
     add_status(app, service)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -197,16 +197,13 @@ def router_name(router: Router) -> str:
 
 
 class Generation:
-    """The answers to one HTTP request, `n` to each prompt. Its opener closes it: that aborts what is unfinished, and
-    has it recorded by `closed`."""
+    """The answers to one HTTP request, `n` to each prompt."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         requests: Sequence[Request],
         metrics: Metrics,
-        *,
-        closed: Callable[[Generation], None],
         n: int = 1,
         ping_seconds: float = 15.0,
     ) -> None:
@@ -214,20 +211,15 @@ class Generation:
         self._firsts, asked = slice(0, None, n), time.perf_counter()
         self.answers = [Answer(index, one, asked) for index, one in enumerate(requests)]
         self.failure: DecodingError | None = None
-        self._dispatcher, self._metrics, self._on_close, self._closed = dispatcher, metrics, closed, False
-        self._opening: Future[Call] | None = None
+        self._dispatcher, self._metrics, self._closed = dispatcher, metrics, False
+        self._opening: Future[Call]
         self._ping_seconds, self._streams = ping_seconds, True
         self._waiting, self._news, self._urgent = list[Piece](), asyncio.Event(), asyncio.Event()
 
     async def begin(self) -> None:
         """Queue the answers. Raises as `Dispatcher.ask`."""
-        self._dispatcher.open += len(self.answers)
-        try:
-            requests = [answer.request for answer in self.answers]
-            self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
-        except BaseException:
-            self._dispatcher.open -= len(self.answers)
-            raise
+        requests = [answer.request for answer in self.answers]
+        self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
 
     def take(self, events: Sequence[Event], now: float) -> None:
         """Note what the engine did at `now`."""
@@ -323,12 +315,8 @@ class Generation:
         return sum(one.cached_tokens for one in self.answers[self._firsts])
 
     def close(self) -> None:
-        """Abort what is unfinished and have it recorded; once."""
-        if self._closed or self._opening is None:
-            return
+        """Abort what is unfinished."""
         self._closed = True
-        self._dispatcher.open -= len(self.answers)
-        self._dispatcher.end(self._opening)
+        self._dispatcher.end(self._opening, len(self.answers))
         counter = self._metrics.aborted if self.failure is None else self._metrics.failed
         counter.inc(self.unfinished)
-        self._on_close(self)

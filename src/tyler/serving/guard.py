@@ -13,11 +13,13 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable
+from contextlib import ExitStack
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tyler.serving.errors import ApiError
+from tyler.engine.shared_engine import DecodingError
+from tyler.serving.errors import ApiError, answer_to
 from tyler.serving.metrics import Metrics
 from tyler.serving.settings import ServerSettings
 
@@ -53,7 +55,7 @@ class Guard:
         id, status, started = headers.get("x-request-id", ""), NO_ANSWER, time.perf_counter()
         if not REQUEST_ID.fullmatch(id):
             id = f"req-{secrets.token_hex(12)}"
-        scope.setdefault("state", {})["request_id"] = id
+        scope.setdefault("state", {}).update(request_id=id, opened=ExitStack())
         # HEAD is GET for the application; the server omits the answer's body.
         inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
 
@@ -67,14 +69,13 @@ class Guard:
         try:
             body = await self._admitted(scope, headers, receive)
             await until_gone(self._app(inner, once(body), named), receive)
-        except ApiError as error:
-            await error.response(scope["path"])(scope, receive, named)
         except Exception as error:
-            logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
-            if status == NO_ANSWER:
-                failed = ApiError(500, f"the server failed: {type(error).__name__}")
-                await failed.response(scope["path"])(scope, receive, named)
+            if not isinstance(error, (ApiError, DecodingError)):
+                logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
+            if status == NO_ANSWER:  # nothing was sent yet
+                await answer_to(error).response(scope["path"])(scope, receive, named)
         finally:
+            scope["state"]["opened"].close()
             route = getattr(inner.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()
             client, key = (scope["client"] or ["-"])[0], scope["state"].get("key", "-")

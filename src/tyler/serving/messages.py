@@ -12,7 +12,7 @@ from tyler.serving import schema
 from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Content, Count, Format, Generating, StopStrings, Strict, Turns, Wanted, text_of
+from tyler.serving.schema import Content, Count, Generating, StopStrings, Strict, TextOptions, Turns, Wanted, text_of
 from tyler.serving.service import Service
 
 ENDS = {"eos": "end_turn", "stop": "stop_sequence", "length": "max_tokens"}
@@ -23,12 +23,6 @@ class Thinking(Strict):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
-
-
-class OutputConfig(Strict):
-    """What the text of a message is."""
-
-    format: Format | None = None
 
 
 class MessagesCount(Strict):
@@ -51,7 +45,7 @@ class MessagesRequest(MessagesCount, Generating):
 
     max_tokens: Count
     stop_sequences: StopStrings | None = None
-    output_config: OutputConfig = OutputConfig()
+    output_config: TextOptions = TextOptions()
 
     @property
     def wanted(self) -> Wanted:

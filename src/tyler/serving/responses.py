@@ -12,7 +12,7 @@ from tyler.serving import schema
 from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Count, Effort, Format, Generating, Name, Strict, Turn, Wanted
+from tyler.serving.schema import Count, Effort, Generating, Name, Strict, TextOptions, Turn, Wanted
 from tyler.serving.scoring import entries_of
 from tyler.serving.service import Service
 
@@ -44,12 +44,6 @@ class Reasoning(Strict):
     """How much a response may reason."""
 
     effort: Effort | None = None
-
-
-class TextOptions(Strict):
-    """What the text of a response is."""
-
-    format: Format | None = None
 
 
 class ResponsesRequest(Generating):
