@@ -33,7 +33,6 @@ ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
     "/detokenize": (tokens.DetokenizeRequest, tokens.detokenize),
     "/api/answers": (page.PageQuestion, page.answer),
     "/api/lens": (page.LensQuestion, page.look),
-    "/api/export": (page.Export, page.export),
 }
 """What is posted: the body that each path takes, and what answers it."""
 
@@ -81,11 +80,8 @@ def add_status(app: FastAPI, service: Service) -> None:
     """What is served, and how it fares; the page's files."""
 
     @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return page.sent("index.html")
-
     @app.get("/page/{name}", include_in_schema=False)
-    async def file(name: str) -> Response:
+    async def file(name: str = "index.html") -> Response:
         return page.sent(name)
 
     @app.get("/v1/models")

@@ -64,9 +64,16 @@ class AuditLog(RotatingFileHandler):
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """In the listener's thread: write a line, or count it as lost."""
+        """In the listener's thread: write a whole line, after a rotation where that is due, or count it as lost."""
         try:
-            self.write(record)
+            if self.shouldRollover(record):
+                self.doRollover()
+            self.stream = self.stream or self._open()
+            file, line = self.stream.fileno(), (record.msg + "\n").encode(errors="backslashreplace")
+            size = os.fstat(file).st_size
+            if os.write(file, line) < len(line):
+                os.ftruncate(file, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._metrics.log_lost.inc()
             logger.error("a line of the audit log is lost: %s", error)
@@ -74,17 +81,6 @@ class AuditLog(RotatingFileHandler):
             self._metrics.log_lines.inc()
         with self._counting:
             self._waiting -= len(record.msg)
-
-    def write(self, record: logging.LogRecord) -> None:
-        """Write a whole line or, with an OSError, none; after a rotation where it would make the file too large."""
-        if self.shouldRollover(record):
-            self.doRollover()
-        self.stream = self.stream or self._open()
-        file, line = self.stream.fileno(), (record.msg + "\n").encode(errors="backslashreplace")
-        size = os.fstat(file).st_size
-        if os.write(file, line) < len(line):
-            os.ftruncate(file, size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _open(self) -> Any:
         return open(self.baseFilename, "a", opener=private)

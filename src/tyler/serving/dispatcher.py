@@ -18,6 +18,7 @@ from typing import TypeVar
 from tyler.engine.base import BaseEngine
 from tyler.engine.request import Event, Request
 from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
+from tyler.serving.settings import ServerSettings
 
 Found = TypeVar("Found")
 
@@ -33,15 +34,13 @@ class Dispatcher:
     `open` counts the answers of requests that have not been answered, `probe` is a question to try a new engine with.
     """
 
-    def __init__(
-        self, engine: SharedEngine, probe: Request, *, slots: int, memory: int | None, max_probes: int
-    ) -> None:
+    def __init__(self, engine: SharedEngine, probe: Request, settings: ServerSettings) -> None:
         self.open = 0
         self.lost: str | None = None
         """Why the engine will not work again: so many attempts to revive it failed in a row."""
-        self._engine, self._probe, self._max_probes = engine, probe, max_probes
-        self._slots, self._memory = slots, memory
-        engine.slots, engine.keeps_prefixes = slots, True
+        self._engine, self._probe, self._max_probes = engine, probe, settings.max_probes
+        self._slots, self._memory = settings.slots, settings.memory
+        engine.slots, engine.keeps_prefixes = settings.slots, True
         engine.release()  # one that is there may have others
         self._reviving: asyncio.Task[None] | None = None
         self._beside = asyncio.Lock()

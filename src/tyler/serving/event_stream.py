@@ -6,7 +6,8 @@ import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fastapi import Request
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
@@ -30,15 +31,14 @@ def encoded(event: Event) -> bytes:
     return format_sse_event(event=name, data_str=json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
 
+@dataclass
 class Rendering(ABC, Generic[Asked]):
-    """A generation in the words of one protocol."""
+    """A generation in the words of one protocol. `last` ends a stream, after its last event."""
 
-    last = b""
-    """What ends a stream, after its last event."""
-
-    def __init__(self, service: Service, body: Asked, generation: Generation) -> None:
-        self.service, self.body, self.generation = service, body, generation
-        self.model = service.settings.name
+    service: Service
+    body: Asked
+    generation: Generation
+    last: ClassVar[bytes] = b""
 
     async def prepare(self) -> None:
         """Find out what has to be known before anything is told."""
@@ -60,10 +60,13 @@ class Rendering(ABC, Generic[Asked]):
         """The one object, once all pieces were added."""
 
     async def at_once(self) -> dict[str, Any]:
-        """The one object, when all is done. Raises DecodingError when the engine failed."""
+        """The one object, when all is done. Raises ApiError when the engine failed."""
         await self.prepare()
-        for piece in await self.generation.finished():
-            deque(self.add(piece), maxlen=0)
+        async for pieces in self.generation.pieces(streams=False):
+            for piece in pieces:
+                if isinstance(piece, Failed):
+                    raise piece.error
+                deque(self.add(piece), maxlen=0)
         return self.whole()
 
     async def streamed(self) -> AsyncGenerator[bytes, None]:

@@ -210,7 +210,7 @@ class Generation:
         self.id, self.started = secrets.token_hex(12), time.time()
         self._firsts, asked = slice(0, None, n), time.perf_counter()
         self.answers = [Answer(index, one, asked) for index, one in enumerate(requests)]
-        self.failure: DecodingError | None = None
+        self.failure: ApiError | None = None
         self._dispatcher, self._metrics, self._closed = dispatcher, metrics, False
         self._opening: Future[Call]
         self._ping_seconds, self._streams = ping_seconds, True
@@ -238,45 +238,35 @@ class Generation:
 
     def _fail(self, error: DecodingError) -> None:
         """Note that the engine lost what is unfinished."""
-        self.failure = error
+        self.failure = engine_failed(str(error))
         self._news.set()
         self._urgent.set()
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
+    async def pieces(self, *, streams: bool = True) -> AsyncIterator[list[Piece]]:
         """The stream, in the order in which each answer grew; what arrived together comes together.
 
-        An empty list comes where nothing happened for a while.
+        It is told seldom, and without `streams` when answers end. An empty list comes where nothing happened for a
+        while.
         """
+        self._streams = streams
         yield [Started(answer.index) for answer in self.answers]
-        try:
-            async for found in self._told():
-                yield found
-        except DecodingError as error:
-            yield [Failed(engine_failed(str(error)))]
-
-    async def finished(self) -> list[Piece]:
-        """The whole stream at its end. Raises DecodingError when the engine failed."""
-        self._streams = False
-        return [piece async for found in self._told() for piece in found]
-
-    async def _told(self) -> AsyncIterator[list[Piece]]:
-        """What happened since the last look; a stream is woken seldom, and one that waits for the end only then."""
         while self.unfinished or self._waiting:
-            news = self._news if self._streams else self._urgent
+            news = self._news if streams else self._urgent
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), self._ping_seconds)
             is_quiet = not news.is_set()
             self._news.clear()
             self._urgent.clear()
             if self.failure is not None:
-                raise self.failure
+                yield [Failed(self.failure)]
+                return
             found, self._waiting = self._waiting, []
             for answer in self.answers:
                 if answer.untold and answer.untold[-1].text:  # else inside a character, which another token completes
                     found += answer.tell()
             if found or is_quiet:
                 yield found
-            if self._streams and self.unfinished:
+            if streams and self.unfinished:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), STREAM_SECONDS)
 

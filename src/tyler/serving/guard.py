@@ -12,7 +12,6 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable
 from contextlib import ExitStack
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -68,7 +67,7 @@ class Guard:
 
         try:
             body = await self._admitted(scope, headers, receive)
-            await until_gone(self._app(inner, once(body), named), receive)
+            await answer(self._app, inner, body, receive, named)
         except Exception as error:
             if not isinstance(error, (ApiError, DecodingError)):
                 logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
@@ -144,24 +143,18 @@ def too_large(most: int) -> ApiError:
     return ApiError(413, f"the body is larger than {most} bytes", code="too_large", headers={"Connection": "close"})
 
 
-def once(body: bytes) -> Receive:
-    """A `receive` that gives a body, and nothing more."""
+async def answer(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """Let the application answer a request whose body has been read; it is cancelled when the client goes."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive() -> Message:
+    async def once() -> Message:
         return first.pop() if first else await asyncio.Future()
-
-    return receive
-
-
-async def until_gone(work: Awaitable[None], receive: Receive) -> None:
-    """Do the work for a client whose body has been read; it is cancelled when the client goes."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    tasks = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    tasks = asyncio.ensure_future(app(scope, once, send)), asyncio.ensure_future(gone())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastapi import Request
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from tyler.serving import schema
 from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
-from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Text, mark
+from tyler.serving.generation import Answer, Failed, Finished, Invocation, Piece, Text, mark
 from tyler.serving.schema import Content, Count, Generating, StopStrings, Strict, TextOptions, Turns, Wanted, text_of
 from tyler.serving.service import Service
 
@@ -64,12 +65,11 @@ async def count_tokens(service: Service, http: Request, body: MessagesCount) -> 
     return JSONResponse({"input_tokens": len(await service.prompt_ids(body.conversation))})
 
 
+@dataclass
 class Message(Rendering[MessagesRequest]):
     """A message as it grows: blocks of text and thinking, and the events that tell of them."""
 
-    def __init__(self, service: Service, body: MessagesRequest, generation: Generation) -> None:
-        super().__init__(service, body, generation)
-        self._blocks: list[dict[str, Any]] = []
+    _blocks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def _answer(self) -> Answer:
@@ -132,7 +132,7 @@ class Message(Rendering[MessagesRequest]):
             "id": f"msg_{self.generation.id}",
             "type": "message",
             "role": "assistant",
-            "model": self.model,
+            "model": self.service.settings.name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,

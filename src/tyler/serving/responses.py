@@ -60,7 +60,7 @@ class ResponsesRequest(Generating):
     @property
     def wanted(self) -> Wanted:
         return Wanted(
-            [self._conversation()],
+            [self.conversation],
             length=self.max_output_tokens,
             length_field="max_output_tokens",
             effort=self.reasoning.effort,
@@ -69,7 +69,8 @@ class ResponsesRequest(Generating):
             alternatives=self.top_logprobs or 0,
         )
 
-    def _conversation(self) -> Conversation:
+    @property
+    def conversation(self) -> Conversation:
         """The instructions and the input as the prompt takes them."""
         before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
         if isinstance(self.input, str):
@@ -172,7 +173,7 @@ class Output(Rendering[ResponsesRequest]):
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
-            "model": self.model,
+            "model": self.service.settings.name,
             "output": list(self._items),
             "parallel_tool_calls": False,
             "previous_response_id": None,

@@ -112,10 +112,10 @@ class Format(SchemaFormat):
 
     @model_validator(mode="after")
     def _says_what(self) -> Format:
-        needed = {"json_schema": ("a schema", self.schema_of), "regex": ("a pattern", self.pattern)}
-        name, value = needed.get(self.type, ("", ""))
-        if value is None:
-            raise ValueError(f"type {self.type!r} needs {name}")
+        if self.type == "json_schema" and self.schema_of is None:
+            raise ValueError("type 'json_schema' needs a schema")
+        if self.type == "regex" and self.pattern is None:
+            raise ValueError("type 'regex' needs a pattern")
         if self.type != "regex" and self.pattern is not None:
             raise ValueError("a pattern is for type 'regex'")
         return self
@@ -180,7 +180,7 @@ class Generating(Strict):
 
 
 class StreamOptions(Strict):
-    """What a stream says besides the answer."""
+    """Whether a stream ends with what it cost."""
 
     include_usage: bool = False
 
@@ -190,18 +190,13 @@ class Sampled(Generating):
 
     n: Count = 1
     stop: StopString | StopStrings | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions = StreamOptions()
     response_format: Format | None = None
 
     def sampled(self, questions: Sequence[Question], **own: Any) -> Wanted:
         """What these fields ask for, with those of the protocol."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return Wanted(questions, self.n, stops=stops, format=self.response_format, **own)
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with what it cost."""
-        return self.stream_options is not None and self.stream_options.include_usage
 
 
 class TextPart(Strict):

@@ -61,25 +61,20 @@ class Service:
         self.template = ChatTemplate(self.tokenizer, thinking=model.prompt.thinking)
         self._most_characters = JOINED * max(map(len, self.tokenizer.get_vocab())) * model.backbone.max_positions
         self.usual = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
-        limits = {"slots": settings.slots, "memory": settings.memory, "max_probes": settings.max_probes}
-        self.dispatcher = Dispatcher(model.shared_engine, self.usual, **limits)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher(model.shared_engine, self.usual, settings)
         self._words: LLTokenizer | None = None
         with suppress(ValueError):
             self._words = words_of(model.backbone)
-        try:
-            servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0))
-            self._has_operators = True
-        except ValueError:
-            self._has_operators = False
+        self._has_operators = False
+        with suppress(ValueError):
+            self._has_operators = bool(servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0)))
         operators = getattr(model, "operators", ())
         self._longest_call = max((operator.num_latents for operator in operators), default=1)
         self._log: AuditLog | None = None
         self._traces: Traces | None = None
         if settings.otlp is not None:
-            try:
-                from tyler.serving.tracing import Traces
-            except ImportError as error:
-                raise ValueError("--otlp needs more packages: pip install 'tyler-reasoning[otel]'") from error
+            from tyler.serving.tracing import Traces
+
             self._traces = Traces.to(settings.otlp, settings.name)
         self._open = set[ExitStack]()
         self.controls = list[Trajectory]()
@@ -156,7 +151,7 @@ class Service:
         """What the text has to be. Raises ValueError for too large a schema, and where there are no grammars."""
         if format is None or format.type == "text":
             return None
-        words = self._words or words_of(self.servable.model.backbone)  # which says why there are none
+        words = self._words or words_of(self.servable.model.backbone)  # which says what is missing
         if format.type == "regex":
             return TextGrammar(words, "regex", format.pattern or "")
         return TextGrammar.of_schema(words, format.schema_of or {"type": "object"})
@@ -165,8 +160,7 @@ class Service:
         """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
         temperature, seed = body.temperature or 0.0, body.seed
         if body.temperature is None:
-            quiet: dict[str, object] = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-            quiet |= {} if body.tyler.router is not None else {"seed": None}
+            quiet = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None if body.tyler.router is None else seed}
             for name, off in quiet.items():
                 if (value := getattr(body, name)) not in (None, off):
                     message = f"{name}={value} says nothing without temperature, since answers are then greedy"
