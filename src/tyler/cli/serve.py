@@ -139,11 +139,13 @@ def can_trace() -> bool:
 
 
 def say_on_stderr(level: str) -> None:
-    """Let what happens be said on stderr, from this level on; other packages say warnings."""
+    """Let what happens be said on stderr with its time, from this level on; other packages say warnings."""
     import logging
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("tyler").setLevel(level.upper())
+    logger = logging.getLogger("tyler")
+    logger.handlers.clear()  # other commands say it in plain lines
+    logger.setLevel(level.upper())
 
 
 def settings_of(

@@ -7,7 +7,7 @@ ids are continued as they are, with log-probabilities for evaluations.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, TypeVar
@@ -76,7 +76,7 @@ class Choices(Rendering[Choosing]):
                 shown |= {"finish_reason": answer.finish_reason, "tyler": answer.details()}
         return shown
 
-    def add(self, piece: Piece) -> Iterator[Event]:
+    def add(self, piece: Piece) -> Iterable[Event]:
         if isinstance(piece, Failed):
             yield None, piece.error.body()
         else:
@@ -167,10 +167,11 @@ class Completion(Choices[CompletionRequest]):
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         echoed, scores = self._echoed[answer.index]
-        return {
-            "text": echoed + answer.done.text,
-            "logprobs": self._logprobs([*scores, *answer.tokens, *ending(answer)]),
-        }
+        logprobs = self._logprobs([*scores, *answer.tokens, *ending(answer)])
+        return {"text": echoed + answer.done.text, "logprobs": logprobs}
+
+    def add(self, piece: Piece) -> Iterable[Event]:
+        return () if isinstance(piece, Started) and not self.body.echo else super().add(piece)
 
     def part(self, answer: Answer, piece: Piece) -> dict[str, Any]:
         shown, scored, at = super().part(answer, piece), list[Scored | TokenEvent](), answer.index

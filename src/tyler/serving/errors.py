@@ -22,7 +22,7 @@ BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*|\[key\]")
 """Parts of a location that are not fields: where pydantic says which of several types it tried."""
 LONGEST_NAME = 100
 """Characters of a field's name, or of a value, that an error repeats."""
-BEGINNING = Repr()
+BEGINNING = Repr()  # at a cost that does not depend on a value's size
 BEGINNING.maxlevel, BEGINNING.maxlist, BEGINNING.maxdict, BEGINNING.maxstring = 2, 6, 4, LONGEST_NAME
 
 
@@ -79,15 +79,9 @@ def of_validation(error: ValidationError) -> ApiError:
         message = f"{param} is not supported by this server; omit it"
         return ApiError(400, message, param=param, code="unsupported_field")
     reason = wrong["msg"].removeprefix("Value error, ")
-    given = shown(wrong.get("input")) if param and wrong["type"] != "missing" else ""
-    value = f": {given}" if given else ""
+    given = BEGINNING.repr(wrong.get("input")) if param and wrong["type"] != "missing" else ""
+    value = f": {given}" if 0 < len(given) <= LONGEST_NAME else ""
     return ApiError(400, f"{param or 'body'}{value}: {reason}", param=param or None, code="invalid_value")
-
-
-def shown(value: object) -> str:
-    """The beginning of a value; empty where even that is too much to repeat. The cost does not depend on its size."""
-    given = BEGINNING.repr(value)
-    return given if len(given) <= LONGEST_NAME else ""
 
 
 def shortened(name: str) -> str:

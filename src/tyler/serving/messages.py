@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from tyler.serving import schema
 from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
-from tyler.serving.generation import Answer, Failed, Finished, Invocation, Piece, Text, mark
+from tyler.serving.generation import Failed, Finished, Invocation, Piece, Text, mark
 from tyler.serving.schema import Content, Count, Generating, StopStrings, Strict, TextOptions, Turns, Wanted, text_of
 from tyler.serving.service import Service
 
@@ -71,10 +71,6 @@ class Message(Rendering[MessagesRequest]):
 
     _blocks: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def _answer(self) -> Answer:
-        return self.generation.answers[0]
-
     def begun(self) -> Iterator[Event]:
         yield named("message_start", message=self._message())
 
@@ -92,7 +88,7 @@ class Message(Rendering[MessagesRequest]):
                 yield self._delta(type="signature_delta", signature="")
             case Finished():
                 yield from self._close()
-                details = self._answer.details()
+                details = self.generation.answers[0].details()
                 yield named("message_delta", delta=self._ended(), usage=self._usage(), tyler=details)
                 yield named("message_stop")
             case Failed(error=error):
@@ -112,7 +108,7 @@ class Message(Rendering[MessagesRequest]):
 
     def _ended(self) -> dict[str, Any]:
         """Why the answer ended, and the stop string that ended it, where only one can have."""
-        found = ENDS[self._answer.done.finish_reason]
+        found = ENDS[self.generation.answers[0].done.finish_reason]
         stops = self.body.stop_sequences if found == "stop_sequence" else None
         return {"stop_reason": found, "stop_sequence": stops[0] if stops and len(stops) == 1 else None}
 
@@ -140,7 +136,8 @@ class Message(Rendering[MessagesRequest]):
         }
 
     def whole(self) -> dict[str, Any]:
-        return self._message() | self._ended() | {"content": self._blocks, "tyler": self._answer.details()}
+        details = self.generation.answers[0].details()
+        return self._message() | self._ended() | {"content": self._blocks, "tyler": details}
 
 
 def named(kind: str, **content: Any) -> Event:
