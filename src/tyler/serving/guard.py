@@ -40,7 +40,10 @@ access = logging.getLogger("tyler.access")
 
 
 class Guard:
-    """Lets through what is allowed, names every request, and counts the answers by route."""
+    """Lets through what is allowed, names every request, and counts the answers by route.
+
+    What the application puts on a request's `state.opened` is closed when the request ends, however it does.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics

@@ -1,9 +1,8 @@
 """The page at `/`: its files, sent under a strict policy, and what it asks besides OpenAI's endpoints.
 
 The files are plain ES modules and a stylesheet, as they were written; none of them is secret, so no key is needed for
-them. It asks for the model, answers with p(operator), branches, and the lens.
-Nothing is kept between requests. A branch and the lens get an answer's actions from the page; the engine repeats them,
-and so computes the same latents again.
+them. It asks for the model, answers with p(operator), branches, and the lens. Nothing is kept between requests: a
+branch and the lens get an answer's actions from the page; the engine repeats them, and so computes the same latents.
 """
 
 from __future__ import annotations
