@@ -60,9 +60,7 @@ class Served:
 
     def soon(self, work: Coroutine[Any, Any, Found]) -> Future[Found]:
         """What the server's event loop makes of it."""
-        loop = self.service.dispatcher._loop
-        assert loop is not None
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        return asyncio.run_coroutine_threadsafe(work, self.server.servers[0].get_loop())
 
     def wait_until_idle(self) -> None:
         """Wait for the engine to have no request left."""

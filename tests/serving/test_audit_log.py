@@ -165,10 +165,10 @@ def test_a_full_disk_loses_lines_that_are_counted_and_no_answer(model: Tyler) ->
 
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(AuditLog, "write", lambda self, record: hangs.wait(30))
+    monkeypatch.setattr(AuditLog, "doRollover", lambda self: hangs.wait(30))
     monkeypatch.setattr("tyler.serving.audit_log.MOST_WAITING", 80)
     metrics = Metrics(SharedEngine(None))
-    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=100, files=2)
+    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=1, files=2)
     for number in range(10):
         log.add({"number": number})
     assert metrics.log_lost._value.get() >= 4

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import json
 import random
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
+from tyler.serving import schema
 from tyler.serving.completions import ChatRequest, CompletionRequest
 from tyler.serving.errors import ApiError, of_validation
 from tyler.serving.messages import MessagesRequest
@@ -123,7 +126,14 @@ def test_what_is_not_json_as_clients_mean_it_is_refused(text: str) -> None:
         parse(CompletionRequest, text.encode(), "refuse")
 
 
-def test_a_large_body_does_not_hold_up_the_event_loop(served: Served) -> None:
-    answer = served.post("/v1/completions", {"model": NAME, "prompt": ["a", 1] * 400_000})
-    assert answer.status_code == 400
-    assert served.get("/health/live").status_code == 200
+def test_a_large_body_does_not_hold_up_the_event_loop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+
+    def parse_noted(*given: Any) -> Strict:
+        threads.append(threading.get_ident())
+        return parse(*given)
+
+    monkeypatch.setattr(schema, "parse", parse_noted)
+    for prompt in (["a", 1], ["a", 1] * 400_000):
+        assert served.post("/v1/completions", {"model": NAME, "prompt": prompt}).status_code == 400
+    assert threads[0] != threads[1], "the first is the event loop's"

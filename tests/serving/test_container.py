@@ -122,6 +122,12 @@ def test_systemd_finds_nothing_wrong_with_the_unit(unit: str, tmp_path: Path) ->
     assert (found.returncode, found.stderr) == (0, "")
 
 
+def test_kubernetes_takes_the_deployment_and_the_service(root: Path) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="extra clients")
+    for resource in yaml.safe_load_all((root / "docs" / "recipes" / "kubernetes.yaml").read_text()):
+        kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
+
+
 def test_the_deployment_of_kubernetes_asks_what_the_server_answers(
     root: Path, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:

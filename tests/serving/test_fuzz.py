@@ -56,6 +56,12 @@ def nested(depth: int) -> dict[str, Any]:
     return schema
 
 
+def alternatives(depth: int) -> dict[str, Any]:
+    """A schema whose alternatives multiply."""
+    inner = alternatives(depth - 1) if depth else {"minLength": 1}
+    return {"anyOf": [{"type": "null"}, {"allOf": [inner, inner]}]}
+
+
 HOSTILE = {
     "deep": nested(200),
     "wide": {"type": "object", "properties": {f"field{at}": {"type": "string"} for at in range(1000)}},
@@ -63,6 +69,7 @@ HOSTILE = {
     "many items": {"type": "array", "minItems": 10**6, "items": {"type": "string", "pattern": "(a|b|ab)*c"}},
     "enumerated": {"enum": [f"value{at}" for at in range(3000)]},
     "itself": {"$ref": "#"},
+    "nested alternatives": alternatives(6),
     "products": {"allOf": [{"anyOf": [{"minLength": a}, {"maxLength": b}]} for a in range(9) for b in range(9)]},
 }
 

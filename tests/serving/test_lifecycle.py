@@ -286,4 +286,6 @@ def test_a_server_whose_engine_cannot_be_revived_ends_with_status_1() -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "the engine failed 3 probes in a row" in said
+    (line,) = [line for line in said.splitlines() if '"POST /v1/chat/completions" 500' in line]
+    assert re.match(r"[\d-]+ [\d:,]+ INFO 127.0.0.1 - ", line), "a request is logged once, with its time"
     assert "its supervisor starts it again" in said

@@ -135,7 +135,6 @@ REFUSED = [
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": []}, "invocation": 0}, "is empty"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}, "does not exist"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3] * 65}, "invocation": 0}, "up to 64"),
-    ("/api/export", {"answer": 3}, "valid dictionary"),
 ]
 
 
@@ -146,15 +145,13 @@ def test_what_cannot_be_asked_is_refused_in_words(path: str, body: dict, message
     assert message in found.json()["error"]["message"]
 
 
-def test_an_export_holds_its_answer_as_data_whatever_is_in_it(served: Served) -> None:
-    attack = "</script><script>alert(1)</script><!--"
-    found = served.post("/api/export", {"answer": {"question": attack, "steps": [{"text": attack}]}})
-    assert found.headers["content-disposition"].startswith("attachment")
-    html = found.text
-    assert attack not in html and html.count("</script>") == 2
-    data = html.split('id="data">')[1].split("</script>")[0]
-    assert json.loads(data)["question"] == attack
-    assert "import {" not in page.bundle() and "default-src 'none'" in html
+def test_the_page_of_one_answer_is_whole_and_runs_only_what_is_in_it(served: Served) -> None:
+    html = served.get(f"/page/{page.ALONE}").text
+    (policy,) = re.findall(r'content="(default-src .*?)"', html)
+    for kind, tag in (("style", "style"), ("script", 'script type="module"')):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{kind}>", html, re.DOTALL)
+        assert page.digest(content) in policy and "import {" not in content
+    assert html.count("$data") == 1 and html.count("</script>") == 2
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +162,7 @@ def locked(model: Tyler) -> Iterator[Served]:
 
 def test_the_files_need_no_key_and_the_api_does(locked: Served) -> None:
     assert locked.get("/").status_code == locked.get("/page/main.js").status_code == 200
-    for path, body in (("/api/answers", ASKED), ("/api/lens", {}), ("/api/export", {"answer": {}})):
+    for path, body in (("/api/answers", ASKED), ("/api/lens", {})):
         assert locked.post(path, body).status_code == 401
     assert locked.get("/api/model").status_code == 401
     assert locked.get("/api/model", headers={"Authorization": "Bearer secret"}).status_code == 200

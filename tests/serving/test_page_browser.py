@@ -266,6 +266,15 @@ def test_an_answer_is_saved_and_opens_without_a_server(mini: Served, opened: Ope
     finished(page, 2)
 
 
+def test_no_text_of_an_answer_runs_in_the_page_that_is_saved(mini: Served, opened: Open, tmp_path: Path) -> None:
+    page = opened(mini.url)
+    ask(page, "</script><script>throw 1</script><!--")
+    finished(page)
+    path = saved(page, "Save as HTML", tmp_path)
+    assert path.read_text().count("</script>") == 2
+    expect(opened(path.as_uri(), offline=True).get_by_role("heading", level=1)).to_contain_text("throw 1")
+
+
 def file_of(*lines: dict[str, Any]) -> dict[str, Any]:
     content = "\n".join(json.dumps(line) for line in lines)
     return {"name": "answers.jsonl", "mimeType": "application/json", "buffer": content.encode()}

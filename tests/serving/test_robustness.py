@@ -100,6 +100,33 @@ def test_a_thousand_idle_connections_hold_nobody_up_and_are_closed(model: Tyler)
             time.sleep(0.1)
 
 
+def test_clients_that_leave_leave_no_connection_and_no_file_behind(model: Tyler) -> None:
+    def visit(number: int) -> None:
+        """Leave in the middle of a request, while an answer is awaited, or once a stream has begun."""
+        body = json.dumps(TEXT | {"max_tokens": 60, "stream": number % 3 == 2})
+        request = f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        with connected(served) as connection:
+            connection.sendall(request[:-20] if number % 3 == 0 else request)
+            if number % 3 == 2:
+                assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+    def files_after(visits: int) -> int:
+        """Open files, once the server has seen that so many clients went."""
+        for number in range(visits):
+            visit(number)
+        until = time.monotonic() + 60
+        while served.server.server_state.connections or served.service._open:
+            assert time.monotonic() < until, "a client that went is kept"
+            time.sleep(0.01)
+        return psutil.Process().num_fds()
+
+    with serving(model) as served:
+        before = files_after(visits=20)
+        assert files_after(visits=200) <= before
+        served.wait_until_idle()
+        assert served.metric("request_aborted_total") > 0
+
+
 TOO_LONG = {
     "a header": f"{HEAD}X-Long: {'a' * 100_000}",
     "many headers": HEAD + "".join(f"X-{number}: a\r\n" for number in range(20_000)),

@@ -30,15 +30,12 @@ async def told_of(happens: list[tuple[float, Event]], *, streams: bool = True) -
     """What a client is told, and when, if these events come after these seconds."""
     request: Any = SimpleNamespace(budget=None, prompt_ids=(1,))
     dispatcher: Any = SimpleNamespace(open=1)
-    found = Generation(dispatcher, [request], Metrics(SharedEngine(None)), closed=lambda _: None)
+    found = Generation(dispatcher, [request], Metrics(SharedEngine(None)))
     loop = asyncio.get_running_loop()
     start, told = loop.time(), list[tuple[float, list[Piece]]]()
 
     async def listen() -> None:
-        if not streams:
-            told.append((0.0, await found.finished()))
-            return
-        async for pieces in found.pieces():
+        async for pieces in found.pieces(streams=streams):
             told.append((loop.time() - start, pieces))
 
     listening = asyncio.create_task(listen())
@@ -46,7 +43,7 @@ async def told_of(happens: list[tuple[float, Event]], *, streams: bool = True) -
         await asyncio.sleep(max(0.0, start + seconds - loop.time()))
         found.take([event], start + seconds)
     await asyncio.wait_for(listening, 10)
-    return told[1:] if streams else told  # after `Started`
+    return told[1:]  # after `Started`
 
 
 def texts(pieces: list[Piece]) -> str:

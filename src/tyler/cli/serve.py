@@ -104,6 +104,8 @@ def serve(
     router, engine = router_of(decoding.router), decoding.engine_choice
     if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
+    if logging.otlp is not None and not can_trace():
+        raise ValueError("--otlp needs more packages: pip install 'path/to/tyler[otel]'")
     from tyler.reasoners import registry
     from tyler.serving import server
 
@@ -128,12 +130,22 @@ def serve(
         server.run(loaded, settings, socket)
 
 
+def can_trace() -> bool:
+    """Whether the packages of the extra `otel` are installed."""
+    try:
+        return all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
+    except ModuleNotFoundError:
+        return False
+
+
 def say_on_stderr(level: str) -> None:
-    """Let what happens be said on stderr, from this level on; other packages say warnings."""
+    """Let what happens be said on stderr with its time, from this level on; other packages say warnings."""
     import logging
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("tyler").setLevel(level.upper())
+    logger = logging.getLogger("tyler")
+    logger.handlers.clear()  # other commands say it in plain lines
+    logger.setLevel(level.upper())
 
 
 def settings_of(

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
@@ -32,7 +33,6 @@ ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
     "/detokenize": (tokens.DetokenizeRequest, tokens.detokenize),
     "/api/answers": (page.PageQuestion, page.answer),
     "/api/lens": (page.LensQuestion, page.look),
-    "/api/export": (page.Export, page.export),
 }
 """What is posted: the body that each path takes, and what answers it."""
 
@@ -46,7 +46,7 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     about: dict[str, Any] = {"title": "Tyler", "version": tyler.__version__, "responses": REFUSALS}
     app = FastAPI(**about, lifespan=service.serving, docs_url=None, redoc_url=None)  # these load scripts from elsewhere
     app.state.service = service
-    errors.install(app)
+    app.add_exception_handler(HTTPException, errors.not_here)
     for path, (kind, handler) in ENDPOINTS.items():
         add_endpoint(app, service, path, kind, handler)
     add_status(app, service)
@@ -80,11 +80,8 @@ def add_status(app: FastAPI, service: Service) -> None:
     """What is served, and how it fares; the page's files."""
 
     @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return page.sent("index.html")
-
     @app.get("/page/{name}", include_in_schema=False)
-    async def file(name: str) -> Response:
+    async def file(name: str = "index.html") -> Response:
         return page.sent(name)
 
     @app.get("/v1/models")

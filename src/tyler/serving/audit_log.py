@@ -6,11 +6,11 @@ it. Lines that wait are bounded in bytes; when the disk is full or too slow, lin
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import threading
-from contextlib import suppress
 from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
 from queue import SimpleQueue
@@ -40,7 +40,7 @@ class AuditLog(RotatingFileHandler):
 
     def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
         check_writable(path)
-        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8", errors="backslashreplace")
+        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1)
         self._metrics, self._counting, self._waiting, self._ended = metrics, threading.Lock(), 0, False
         queue = SimpleQueue[logging.LogRecord | None]()
         self._put, self._listener = queue.put, QueueListener(queue, self)
@@ -64,9 +64,16 @@ class AuditLog(RotatingFileHandler):
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """In the listener's thread: write a line, or count it as lost."""
+        """In the listener's thread: write a whole line, after a rotation where that is due, or count it as lost."""
         try:
-            self.write(record)
+            if self.shouldRollover(record):
+                self.doRollover()
+            self.stream = self.stream or self._open()
+            file, line = self.stream.fileno(), (record.msg + "\n").encode(errors="backslashreplace")
+            size = os.fstat(file).st_size
+            if os.write(file, line) < len(line):
+                os.ftruncate(file, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._metrics.log_lost.inc()
             logger.error("a line of the audit log is lost: %s", error)
@@ -75,22 +82,5 @@ class AuditLog(RotatingFileHandler):
         with self._counting:
             self._waiting -= len(record.msg)
 
-    def write(self, record: logging.LogRecord) -> None:
-        """Write a whole line or, with an OSError, none; after a rotation where it would make the file too large."""
-        if self.shouldRollover(record):
-            self.doRollover()
-        self.stream = self.stream or self._open()
-        size = self.stream.tell()
-        try:
-            self.stream.write(record.msg + "\n")
-            self.stream.flush()
-        except OSError:
-            stream, self.stream = self.stream, None  # opened anew for the next line
-            with suppress(OSError):
-                stream.close()
-            with suppress(OSError):
-                os.truncate(self.baseFilename, size)
-            raise
-
     def _open(self) -> Any:
-        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)
+        return open(self.baseFilename, "a", opener=private)

@@ -7,7 +7,7 @@ ids are continued as they are, with log-probabilities for evaluations.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, TypeVar
@@ -59,21 +59,31 @@ class Choices(Rendering[Choosing]):
     last, prefix, kind, chunk_kind = b"data: [DONE]\n\n", "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     @abstractmethod
-    def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:
-        """A choice of a chunk; None for a piece of which nothing is said."""
-
-    @abstractmethod
     def choice(self, answer: Answer) -> dict[str, Any]:
         """A choice of the one object, but for what all of them have."""
 
-    def add(self, piece: Piece) -> Iterator[Event]:
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any]:
+        """A choice of a chunk. Nothing structured goes into `delta`: clients add up whatever they find there."""
+        shown: dict[str, Any] = {"index": answer.index, "delta": {}, "logprobs": None, "finish_reason": None}
+        match piece:
+            case Started():
+                shown["delta"] = {"role": "assistant", "content": ""}
+            case Text(text=text):
+                shown["delta"] = {"content": text}
+            case Invocation(record=record):
+                shown |= {"delta": {"reasoning_content": mark(record) + "\n"}, "tyler": {"invocations": [record]}}
+            case Finished():
+                shown |= {"finish_reason": answer.finish_reason, "tyler": answer.details()}
+        return shown
+
+    def add(self, piece: Piece) -> Iterable[Event]:
         if isinstance(piece, Failed):
             yield None, piece.error.body()
-        elif (shown := self.part(self.generation.answers[piece.index], piece)) is not None:
-            yield None, self._chunk([shown])
+        else:
+            yield None, self._chunk([self.part(self.generation.answers[piece.index], piece)])
 
     def ended(self) -> Iterator[Event]:
-        if self.body.includes_usage:
+        if self.body.stream_options.include_usage:
             yield None, self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}
 
     def whole(self) -> dict[str, Any]:
@@ -86,12 +96,12 @@ class Choices(Rendering[Choosing]):
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """An object of a stream; where usage is asked for, all but the last have none."""
-        usage = {"usage": None} if self.body.includes_usage else {}
+        usage = {"usage": None} if self.body.stream_options.include_usage else {}
         return self._envelope(self.chunk_kind) | usage | {"choices": choices}
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         id, created = f"{self.prefix}-{self.generation.id}", int(self.generation.started)
-        return {"id": id, "object": kind, "created": created, "model": self.model}
+        return {"id": id, "object": kind, "created": created, "model": self.service.settings.name}
 
 
 class Chat(Choices[ChatRequest]):
@@ -104,7 +114,7 @@ class Chat(Choices[ChatRequest]):
         return {"message": message, "logprobs": self._logprobs(answer.tokens)}
 
     def part(self, answer: Answer, piece: Piece) -> dict[str, Any]:
-        shown = part(answer, piece)
+        shown = super().part(answer, piece)
         return shown | {"logprobs": self._logprobs(piece.tokens)} if isinstance(piece, Text) else shown
 
     def _logprobs(self, tokens: Sequence[TokenEvent]) -> dict[str, Any] | None:
@@ -112,21 +122,6 @@ class Chat(Choices[ChatRequest]):
         if not self.body.logprobs and self.body.top_logprobs is None:
             return None
         return {"content": entries_of(self.service.tokenizer, tokens), "refusal": None}
-
-
-def part(answer: Answer, piece: Piece) -> dict[str, Any]:
-    """A choice of a chunk. Nothing structured goes into `delta`: clients add up whatever they find there."""
-    shown: dict[str, Any] = {"index": answer.index, "delta": {}, "logprobs": None, "finish_reason": None}
-    match piece:
-        case Started():
-            shown["delta"] = {"role": "assistant", "content": ""}
-        case Text(text=text):
-            shown["delta"] = {"content": text}
-        case Invocation(record=record):
-            shown |= {"delta": {"reasoning_content": mark(record) + "\n"}, "tyler": {"invocations": [record]}}
-        case Finished():
-            shown |= {"finish_reason": answer.finish_reason, "tyler": answer.details()}
-    return shown
 
 
 # -- completions -----------------------------------------------------------------------------------------------------
@@ -154,9 +149,8 @@ class Completion(Choices[CompletionRequest]):
 
     def __init__(self, service: Service, body: CompletionRequest, generation: Generation) -> None:
         super().__init__(service, body, generation)
-        self._echoed = [""] * len(generation.answers)
-        """Of each answer the prompt as it is repeated; `_scores` are those of the prompt's tokens."""
-        self._scores = [list[Scored]()] * len(generation.answers)
+        self._echoed = [("", list[Scored]())] * len(generation.answers)
+        """Of each answer the prompt as it is repeated, and the scores of its tokens."""
         self._sent = [0] * len(generation.answers)  # characters of each
 
     async def prepare(self) -> None:
@@ -169,21 +163,23 @@ class Completion(Choices[CompletionRequest]):
             if self.body.logprobs is not None:
                 score = partial(score_prompt, ids=ids, top=self.body.logprobs)
                 scores = await self.service.dispatcher.between_steps(score)
-            for index in range(first, first + self.body.n):
-                self._echoed[index], self._scores[index] = text, scores
+            self._echoed[first : first + self.body.n] = [(text, scores)] * self.body.n
 
     def choice(self, answer: Answer) -> dict[str, Any]:
-        scored: list[Scored | TokenEvent] = [*self._scores[answer.index], *answer.tokens, *ending(answer)]
-        return {"text": self._echoed[answer.index] + answer.done.text, "logprobs": self._logprobs(scored)}
+        echoed, scores = self._echoed[answer.index]
+        logprobs = self._logprobs([*scores, *answer.tokens, *ending(answer)])
+        return {"text": echoed + answer.done.text, "logprobs": logprobs}
 
-    def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:
-        shown, scored, at = part(answer, piece), list[Scored | TokenEvent](), answer.index
+    def add(self, piece: Piece) -> Iterable[Event]:
+        return () if isinstance(piece, Started) and not self.body.echo else super().add(piece)
+
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any]:
+        shown, scored, at = super().part(answer, piece), list[Scored | TokenEvent](), answer.index
         text = shown.pop("delta").get("content", "")
         match piece:
             case Started():
-                if not self.body.echo:
-                    return None
-                text, scored = self._echoed[at], [*self._scores[at]]
+                text, scores = self._echoed[at]
+                scored = [*scores]
             case Text(tokens=tokens):
                 scored = [*tokens]
             case Finished():

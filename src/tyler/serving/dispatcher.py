@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tyler.engine.base import BaseEngine
 from tyler.engine.request import Event, Request
 from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
+from tyler.serving.settings import ServerSettings
 
 Found = TypeVar("Found")
 
@@ -28,39 +29,31 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Brings requests to an engine, from the event loop in which `start` was called.
+    """Brings requests to an engine.
 
     `open` counts the answers of requests that have not been answered, `probe` is a question to try a new engine with.
     """
 
-    def __init__(
-        self, engine: SharedEngine, probe: Request, *, slots: int, memory: int | None, max_probes: int
-    ) -> None:
+    def __init__(self, engine: SharedEngine, probe: Request, settings: ServerSettings) -> None:
         self.open = 0
         self.lost: str | None = None
         """Why the engine will not work again: so many attempts to revive it failed in a row."""
-        self._engine, self._probe, self._max_probes = engine, probe, max_probes
-        self._slots, self._memory = slots, memory
-        engine.slots, engine.keeps_prefixes = slots, True
+        self._engine, self._probe, self._max_probes = engine, probe, settings.max_probes
+        self._slots, self._memory = settings.slots, settings.memory
+        engine.slots, engine.keeps_prefixes = settings.slots, True
         engine.release()  # one that is there may have others
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._reviving: asyncio.Task[None] | None = None
         self._beside = asyncio.Lock()
-
-    def start(self) -> None:
-        """Begin to serve."""
-        self._loop = asyncio.get_running_loop()
 
     @property
     def ready(self) -> bool:
         """Whether steps can be taken."""
-        return self._reviving is None and self._loop is not None
+        return self._reviving is None
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Give up on an engine that failed."""
         if self._reviving is not None:
             self._reviving.cancel()
-        self._loop = None
 
     async def ask(
         self,
@@ -68,21 +61,23 @@ class Dispatcher:
         deliver: Callable[[list[Event], float], None],
         failed: Callable[[DecodingError], None],
     ) -> Future[Call]:
-        """Queue requests. The event loop calls `deliver` with what a step gave rise to, and when, or `failed` once.
+        """Queue requests. This event loop calls `deliver` with what a step gave rise to, and when, or `failed` once.
 
         Raises ValueError for a request that the engine refuses, DecodingError where it cannot be made.
         """
-        pass_on = partial(self._pass_on, deliver, failed)
+        pass_on = partial(self._pass_on, asyncio.get_running_loop(), deliver, failed)
         opening = self._engine.open(requests, pass_on, slots=self._slots, memory=self._memory)
+        self.open += len(requests)
         try:
             await self._found(opening)
         except BaseException:
-            self.end(opening)
+            self.end(opening, len(requests))
             raise
         return opening
 
-    def end(self, opening: Future[Call]) -> None:
-        """Abort what is left of a call, as soon as it has begun."""
+    def end(self, opening: Future[Call], answers: int) -> None:
+        """Abort what is left of a call of so many answers, as soon as it has begun."""
+        self.open -= answers
         self._engine.end_opened(opening)
 
     async def between_steps(self, work: Callable[[BaseEngine], Found]) -> Found:
@@ -121,20 +116,17 @@ class Dispatcher:
 
     def _pass_on(
         self,
+        loop: asyncio.AbstractEventLoop,
         deliver: Callable[[list[Event], float], None],
         failed: Callable[[DecodingError], None],
         told: list[Event] | DecodingError,
     ) -> None:
         """In the engine's thread: let the event loop have what happened, and when."""
-        if isinstance(told, DecodingError):
-            self._soon(self._fail, failed, told)
-        else:
-            self._soon(deliver, told, time.perf_counter())
-
-    def _soon(self, work: Callable[..., None], *given: Any) -> None:
-        """Let the event loop do something; called in the engine's thread."""
-        if (loop := self._loop) is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(work, *given)
+        with suppress(RuntimeError):  # a loop that has ended hears nothing
+            if isinstance(told, DecodingError):
+                loop.call_soon_threadsafe(self._fail, failed, told)
+            else:
+                loop.call_soon_threadsafe(deliver, told, time.perf_counter())
 
     # -- an engine that failed -----------------------------------------------------------------------------------
 
@@ -146,8 +138,8 @@ class Dispatcher:
     def _note_failure(self, error: BaseException) -> None:
         """Have a new engine made, unless that is being done."""
         logger.error("the engine failed (%s: %s); a new one is made", type(error).__name__, error, exc_info=error)
-        if self._reviving is None and self._loop is not None:
-            self._reviving = self._loop.create_task(self._revive())
+        if self._reviving is None:
+            self._reviving = asyncio.create_task(self._revive())
 
     async def _revive(self) -> None:
         """Answer a question of its own with a new engine; a server that can is ready again."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from reprlib import Repr
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
 
 from tyler.engine.request_state import GRAMMAR_FAILED
 from tyler.engine.shared_engine import DecodingError
@@ -22,25 +22,19 @@ BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*|\[key\]")
 """Parts of a location that are not fields: where pydantic says which of several types it tried."""
 LONGEST_NAME = 100
 """Characters of a field's name, or of a value, that an error repeats."""
-BEGINNING = Repr()
+BEGINNING = Repr()  # at a cost that does not depend on a value's size
 BEGINNING.maxlevel, BEGINNING.maxlist, BEGINNING.maxdict, BEGINNING.maxstring = 2, 6, 4, LONGEST_NAME
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An answer that is an error: status, one sentence, the field it is about, and a word that programs can test."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
-        self.headers = dict(headers or {})
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] | None = None
 
     def body(self, path: str = "/") -> dict[str, Any]:
         """{"error": {"message", "type", "param", "code"}}, or Anthropic's {"type": "error", "error": {...}}."""
@@ -63,6 +57,15 @@ def engine_failed(reason: str) -> ApiError:
     return ApiError(500, f"{reason[:500]}; the same request may be sent again", code="engine_failed")
 
 
+def answer_to(error: Exception) -> ApiError:
+    """What a client is told of an exception."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, DecodingError):
+        return engine_failed(str(error))
+    return ApiError(500, f"the server failed: {type(error).__name__}")
+
+
 def of_validation(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body, by name."""
     # Of several types that a field may have, the one that came closest.
@@ -76,15 +79,9 @@ def of_validation(error: ValidationError) -> ApiError:
         message = f"{param} is not supported by this server; omit it"
         return ApiError(400, message, param=param, code="unsupported_field")
     reason = wrong["msg"].removeprefix("Value error, ")
-    given = shown(wrong.get("input")) if param and wrong["type"] != "missing" else ""
-    value = f": {given}" if given else ""
+    given = BEGINNING.repr(wrong.get("input")) if param and wrong["type"] != "missing" else ""
+    value = f": {given}" if 0 < len(given) <= LONGEST_NAME else ""
     return ApiError(400, f"{param or 'body'}{value}: {reason}", param=param or None, code="invalid_value")
-
-
-def shown(value: object) -> str:
-    """The beginning of a value; empty where even that is too much to repeat. The cost does not depend on its size."""
-    given = BEGINNING.repr(value)
-    return given if len(given) <= LONGEST_NAME else ""
 
 
 def shortened(name: str) -> str:
@@ -92,20 +89,9 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error of the app in these shapes."""
-
-    @app.exception_handler(ApiError)
-    async def known(request: Request, error: ApiError) -> JSONResponse:
-        return error.response(request.url.path)
-
-    @app.exception_handler(DecodingError)
-    async def lost(request: Request, error: DecodingError) -> JSONResponse:
-        return engine_failed(str(error)).response(request.url.path)
-
-    @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> JSONResponse:
-        path = request.scope["path"]
-        messages = {404: f"there is no {path!r} here", 405: f"{request.method} is not allowed at {path!r}"}
-        message = messages.get(error.status_code, str(error.detail))
-        return ApiError(error.status_code, message, headers=error.headers).response(path)
+async def not_here(request: Request, error: Any) -> JSONResponse:
+    """What Starlette refuses: a path that does not exist, or a method that it does not have."""
+    path = request.scope["path"]
+    messages = {404: f"there is no {path!r} here", 405: f"{request.method} is not allowed at {path!r}"}
+    message = messages.get(error.status_code, str(error.detail))
+    return ApiError(error.status_code, message, headers=error.headers).response(path)

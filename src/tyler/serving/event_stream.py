@@ -6,11 +6,12 @@ import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fastapi import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.responses import JSONResponse, Response
 
 from tyler.serving.generation import Failed, Generation, Piece
 from tyler.serving.schema import Generating
@@ -20,9 +21,6 @@ Asked = TypeVar("Asked", bound=Generating)
 Handler = Callable[[Service, Request, Any], Awaitable[Response]]
 """Answers a request whose body has been read."""
 
-PING = b": ping\n\n"
-"""A comment, which clients skip: it keeps proxies from closing a quiet stream, and finds out who has gone."""
-
 Event = tuple[str | None, dict[str, Any]]
 """A name, where the protocol has names, and a content. Clients of chats read unnamed events only."""
 
@@ -30,19 +28,17 @@ Event = tuple[str | None, dict[str, Any]]
 def encoded(event: Event) -> bytes:
     """An event as it is sent."""
     name, content = event
-    head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return format_sse_event(event=name, data_str=json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
 
+@dataclass
 class Rendering(ABC, Generic[Asked]):
-    """A generation in the words of one protocol."""
+    """A generation in the words of one protocol. `last` ends a stream, after its last event."""
 
-    last = b""
-    """What ends a stream, after its last event."""
-
-    def __init__(self, service: Service, body: Asked, generation: Generation) -> None:
-        self.service, self.body, self.generation = service, body, generation
-        self.model = service.settings.name
+    service: Service
+    body: Asked
+    generation: Generation
+    last: ClassVar[bytes] = b""
 
     async def prepare(self) -> None:
         """Find out what has to be known before anything is told."""
@@ -64,10 +60,13 @@ class Rendering(ABC, Generic[Asked]):
         """The one object, once all pieces were added."""
 
     async def at_once(self) -> dict[str, Any]:
-        """The one object, when all is done. Raises DecodingError when the engine failed."""
+        """The one object, when all is done. Raises ApiError when the engine failed."""
         await self.prepare()
-        for piece in await self.generation.finished():
-            deque(self.add(piece), maxlen=0)
+        async for pieces in self.generation.pieces(streams=False):
+            for piece in pieces:
+                if isinstance(piece, Failed):
+                    raise piece.error
+                deque(self.add(piece), maxlen=0)
         return self.whole()
 
     async def streamed(self) -> AsyncGenerator[bytes, None]:
@@ -81,39 +80,20 @@ class Rendering(ABC, Generic[Asked]):
                     yield encoded(event)
                 if isinstance(piece, Failed):
                     return
-            if not pieces:
-                yield PING
+            if not pieces:  # proxies close a quiet stream, and only a write finds out who has gone
+                yield KEEPALIVE_COMMENT
         for event in self.ended():
             yield encoded(event)
         if self.last:
             yield self.last
 
 
-class EventStream(StreamingResponse):
-    """What a rendering sends, as soon as it does; at the end, whatever that is, its generation is closed."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, rendering: Rendering[Any]) -> None:
-        self._events, self._generation = rendering.streamed(), rendering.generation
-        super().__init__(self._events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self.stream_response(send)
-        finally:
-            self._generation.close()
-            await self._events.aclose()
-
-
 async def answered(rendering: Rendering[Any]) -> Response:
-    """A generation as a stream, where its request asks for one, or as one object; it is closed in any case."""
+    """A generation as a stream, where its request asks for one, or as one object."""
     if rendering.body.stream:
-        return EventStream(rendering)
-    try:
-        return JSONResponse(await rendering.at_once())
-    finally:
-        rendering.generation.close()
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return EventSourceResponse(rendering.streamed(), headers=headers)
+    return JSONResponse(await rendering.at_once())
 
 
 def rendered(rendering: type[Rendering[Any]]) -> Handler:

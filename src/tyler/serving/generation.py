@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -197,37 +197,29 @@ def router_name(router: Router) -> str:
 
 
 class Generation:
-    """The answers to one HTTP request, `n` to each prompt. Its opener closes it: that aborts what is unfinished, and
-    has it recorded by `closed`."""
+    """The answers to one HTTP request, `n` to each prompt."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         requests: Sequence[Request],
         metrics: Metrics,
-        *,
-        closed: Callable[[Generation], None],
         n: int = 1,
         ping_seconds: float = 15.0,
     ) -> None:
         self.id, self.started = secrets.token_hex(12), time.time()
         self._firsts, asked = slice(0, None, n), time.perf_counter()
         self.answers = [Answer(index, one, asked) for index, one in enumerate(requests)]
-        self.failure: DecodingError | None = None
-        self._dispatcher, self._metrics, self._on_close, self._closed = dispatcher, metrics, closed, False
-        self._opening: Future[Call] | None = None
+        self.failure: ApiError | None = None
+        self._dispatcher, self._metrics, self._closed = dispatcher, metrics, False
+        self._opening: Future[Call]
         self._ping_seconds, self._streams = ping_seconds, True
         self._waiting, self._news, self._urgent = list[Piece](), asyncio.Event(), asyncio.Event()
 
     async def begin(self) -> None:
         """Queue the answers. Raises as `Dispatcher.ask`."""
-        self._dispatcher.open += len(self.answers)
-        try:
-            requests = [answer.request for answer in self.answers]
-            self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
-        except BaseException:
-            self._dispatcher.open -= len(self.answers)
-            raise
+        requests = [answer.request for answer in self.answers]
+        self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
 
     def take(self, events: Sequence[Event], now: float) -> None:
         """Note what the engine did at `now`."""
@@ -246,45 +238,35 @@ class Generation:
 
     def _fail(self, error: DecodingError) -> None:
         """Note that the engine lost what is unfinished."""
-        self.failure = error
+        self.failure = engine_failed(str(error))
         self._news.set()
         self._urgent.set()
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
+    async def pieces(self, *, streams: bool = True) -> AsyncIterator[list[Piece]]:
         """The stream, in the order in which each answer grew; what arrived together comes together.
 
-        An empty list comes where nothing happened for a while.
+        It is told seldom, and without `streams` when answers end. An empty list comes where nothing happened for a
+        while.
         """
+        self._streams = streams
         yield [Started(answer.index) for answer in self.answers]
-        try:
-            async for found in self._told():
-                yield found
-        except DecodingError as error:
-            yield [Failed(engine_failed(str(error)))]
-
-    async def finished(self) -> list[Piece]:
-        """The whole stream at its end. Raises DecodingError when the engine failed."""
-        self._streams = False
-        return [piece async for found in self._told() for piece in found]
-
-    async def _told(self) -> AsyncIterator[list[Piece]]:
-        """What happened since the last look; a stream is woken seldom, and one that waits for the end only then."""
         while self.unfinished or self._waiting:
-            news = self._news if self._streams else self._urgent
+            news = self._news if streams else self._urgent
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), self._ping_seconds)
             is_quiet = not news.is_set()
             self._news.clear()
             self._urgent.clear()
             if self.failure is not None:
-                raise self.failure
+                yield [Failed(self.failure)]
+                return
             found, self._waiting = self._waiting, []
             for answer in self.answers:
                 if answer.untold and answer.untold[-1].text:  # else inside a character, which another token completes
                     found += answer.tell()
             if found or is_quiet:
                 yield found
-            if self._streams and self.unfinished:
+            if streams and self.unfinished:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), STREAM_SECONDS)
 
@@ -323,12 +305,8 @@ class Generation:
         return sum(one.cached_tokens for one in self.answers[self._firsts])
 
     def close(self) -> None:
-        """Abort what is unfinished and have it recorded; once."""
-        if self._closed or self._opening is None:
-            return
+        """Abort what is unfinished."""
         self._closed = True
-        self._dispatcher.open -= len(self.answers)
-        self._dispatcher.end(self._opening)
+        self._dispatcher.end(self._opening, len(self.answers))
         counter = self._metrics.aborted if self.failure is None else self._metrics.failed
         counter.inc(self.unfinished)
-        self._on_close(self)

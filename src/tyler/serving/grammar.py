@@ -7,11 +7,10 @@ needs the extra `structured`. Grammars know no operators: latents in an answer's
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -27,8 +26,6 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 """Between the tokens of JSON: a small model may else write blanks until its limit."""
 LONGEST_SCHEMA = 2**16
 """Characters of a JSON Schema."""
-MOST_COMBINATIONS = 4096
-"""Of alternatives (`anyOf`, `oneOf`) that hold together (`allOf`) in a schema."""
 
 
 def words_of(backbone: Backbone) -> LLTokenizer:
@@ -63,9 +60,8 @@ class TextGrammar:
     def of_schema(cls, words: LLTokenizer, schema: dict[str, Any]) -> TextGrammar:
         """JSON that a schema describes; keywords that cannot be kept to are refused by name.
 
-        Raises ValueError for one that is too large, or whose combinations would take too long to work out.
+        Raises ValueError for one that is too large.
         """
-        check_combinations(schema)
         if len(source := json.dumps(schema)) > LONGEST_SCHEMA:
             raise ValueError(f"the json_schema has {len(source)} characters; it may have {LONGEST_SCHEMA}")
         return cls(words, "json_schema", source)
@@ -77,24 +73,6 @@ class TextGrammar:
     def start(self) -> TextMatcher:
         """The beginning of an answer."""
         return TextMatcher(compiled(self).deep_copy())
-
-
-def check_combinations(schema: dict[str, Any]) -> None:
-    """Raise ValueError where alternatives that hold together multiply: llguidance writes out every combination."""
-    most, together, waiting = 1, 1, [cast(Any, schema)]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, list):
-            waiting += value
-        elif isinstance(value, dict):
-            lists = {name: value[name] for name in ("anyOf", "oneOf", "allOf") if isinstance(value.get(name), list)}
-            most = max([most, *(len(one) for name, one in lists.items() if name != "allOf")])
-            together += max(0, len(lists) - 1) + max(0, len(lists.get("allOf", ())) - 1)
-            waiting += value.values()
-    if most > 1 and together * math.log(most) > math.log(MOST_COMBINATIONS):
-        raise ValueError(
-            f"the json_schema combines alternatives in more than {MOST_COMBINATIONS} ways; use fewer allOf"
-        )
 
 
 @lru_cache(maxsize=64)

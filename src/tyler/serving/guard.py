@@ -12,12 +12,13 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable
+from contextlib import ExitStack
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tyler.serving.errors import ApiError
+from tyler.engine.shared_engine import DecodingError
+from tyler.serving.errors import ApiError, answer_to
 from tyler.serving.metrics import Metrics
 from tyler.serving.settings import ServerSettings
 
@@ -39,7 +40,10 @@ access = logging.getLogger("tyler.access")
 
 
 class Guard:
-    """Lets through what is allowed, names every request, and counts the answers by route."""
+    """Lets through what is allowed, names every request, and counts the answers by route.
+
+    What the application puts on a request's `state.opened` is closed when the request ends, however it does.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
@@ -53,7 +57,7 @@ class Guard:
         id, status, started = headers.get("x-request-id", ""), NO_ANSWER, time.perf_counter()
         if not REQUEST_ID.fullmatch(id):
             id = f"req-{secrets.token_hex(12)}"
-        scope.setdefault("state", {})["request_id"] = id
+        scope.setdefault("state", {}).update(request_id=id, opened=ExitStack())
         # HEAD is GET for the application; the server omits the answer's body.
         inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
 
@@ -66,15 +70,14 @@ class Guard:
 
         try:
             body = await self._admitted(scope, headers, receive)
-            await until_gone(self._app(inner, once(body), named), receive)
-        except ApiError as error:
-            await error.response(scope["path"])(scope, receive, named)
+            await answer(self._app, inner, body, receive, named)
         except Exception as error:
-            logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
-            if status == NO_ANSWER:
-                failed = ApiError(500, f"the server failed: {type(error).__name__}")
-                await failed.response(scope["path"])(scope, receive, named)
+            if not isinstance(error, (ApiError, DecodingError)):
+                logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
+            if status == NO_ANSWER:  # nothing was sent yet
+                await answer_to(error).response(scope["path"])(scope, receive, named)
         finally:
+            scope["state"]["opened"].close()
             route = getattr(inner.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()
             client, key = (scope["client"] or ["-"])[0], scope["state"].get("key", "-")
@@ -143,24 +146,18 @@ def too_large(most: int) -> ApiError:
     return ApiError(413, f"the body is larger than {most} bytes", code="too_large", headers={"Connection": "close"})
 
 
-def once(body: bytes) -> Receive:
-    """A `receive` that gives a body, and nothing more."""
+async def answer(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """Let the application answer a request whose body has been read; it is cancelled when the client goes."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive() -> Message:
+    async def once() -> Message:
         return first.pop() if first else await asyncio.Future()
-
-    return receive
-
-
-async def until_gone(work: Awaitable[None], receive: Receive) -> None:
-    """Do the work for a client whose body has been read; it is cancelled when the client goes."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    tasks = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    tasks = asyncio.ensure_future(app(scope, once, send)), asyncio.ensure_future(gone())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastapi import Request
@@ -11,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from tyler.serving import schema
 from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
-from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Content, Count, Format, Generating, StopStrings, Strict, Turns, Wanted, text_of
+from tyler.serving.generation import Failed, Finished, Invocation, Piece, Text, mark
+from tyler.serving.schema import Content, Count, Generating, StopStrings, Strict, TextOptions, Turns, Wanted, text_of
 from tyler.serving.service import Service
 
 ENDS = {"eos": "end_turn", "stop": "stop_sequence", "length": "max_tokens"}
@@ -23,12 +24,6 @@ class Thinking(Strict):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
-
-
-class OutputConfig(Strict):
-    """What the text of a message is."""
-
-    format: Format | None = None
 
 
 class MessagesCount(Strict):
@@ -51,7 +46,7 @@ class MessagesRequest(MessagesCount, Generating):
 
     max_tokens: Count
     stop_sequences: StopStrings | None = None
-    output_config: OutputConfig = OutputConfig()
+    output_config: TextOptions = TextOptions()
 
     @property
     def wanted(self) -> Wanted:
@@ -70,16 +65,11 @@ async def count_tokens(service: Service, http: Request, body: MessagesCount) -> 
     return JSONResponse({"input_tokens": len(await service.prompt_ids(body.conversation))})
 
 
+@dataclass
 class Message(Rendering[MessagesRequest]):
     """A message as it grows: blocks of text and thinking, and the events that tell of them."""
 
-    def __init__(self, service: Service, body: MessagesRequest, generation: Generation) -> None:
-        super().__init__(service, body, generation)
-        self._blocks: list[dict[str, Any]] = []
-
-    @property
-    def _answer(self) -> Answer:
-        return self.generation.answers[0]
+    _blocks: list[dict[str, Any]] = field(default_factory=list)
 
     def begun(self) -> Iterator[Event]:
         yield named("message_start", message=self._message())
@@ -98,7 +88,7 @@ class Message(Rendering[MessagesRequest]):
                 yield self._delta(type="signature_delta", signature="")
             case Finished():
                 yield from self._close()
-                details = self._answer.details()
+                details = self.generation.answers[0].details()
                 yield named("message_delta", delta=self._ended(), usage=self._usage(), tyler=details)
                 yield named("message_stop")
             case Failed(error=error):
@@ -118,7 +108,7 @@ class Message(Rendering[MessagesRequest]):
 
     def _ended(self) -> dict[str, Any]:
         """Why the answer ended, and the stop string that ended it, where only one can have."""
-        found = ENDS[self._answer.done.finish_reason]
+        found = ENDS[self.generation.answers[0].done.finish_reason]
         stops = self.body.stop_sequences if found == "stop_sequence" else None
         return {"stop_reason": found, "stop_sequence": stops[0] if stops and len(stops) == 1 else None}
 
@@ -138,7 +128,7 @@ class Message(Rendering[MessagesRequest]):
             "id": f"msg_{self.generation.id}",
             "type": "message",
             "role": "assistant",
-            "model": self.model,
+            "model": self.service.settings.name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -146,7 +136,8 @@ class Message(Rendering[MessagesRequest]):
         }
 
     def whole(self) -> dict[str, Any]:
-        return self._message() | self._ended() | {"content": self._blocks, "tyler": self._answer.details()}
+        details = self.generation.answers[0].details()
+        return self._message() | self._ended() | {"content": self._blocks, "tyler": details}
 
 
 def named(kind: str, **content: Any) -> Event:

@@ -1,22 +1,18 @@
 """The page at `/`: its files, sent under a strict policy, and what it asks besides OpenAI's endpoints.
 
 The files are plain ES modules and a stylesheet, as they were written; none of them is secret, so no key is needed for
-them. It asks for the model, answers with p(operator), branches, the lens, and an answer as a file that needs no server.
-Nothing is kept between requests. A branch and the lens get an answer's actions from the page; the engine repeats them,
-and so computes the same latents again.
+them. It asks for the model, answers with p(operator), branches, and the lens. Nothing is kept between requests: a
+branch and the lens get an answer's actions from the page; the engine repeats them, and so computes the same latents.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache, partial
-from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Annotated, Any
@@ -54,6 +50,8 @@ are its controls."""
 CONTROL_TOKENS = 256
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+ALONE = "answer.html"
+"""A page that shows one answer without a server, once the page wrote that into it: it runs only what is inside."""
 VIEW = ("temml.js", "dom.js", "math.js", "operators.js", "ribbon.js", "lens.js", "answer.js")
 """The modules that show an answer, each before those that import it."""
 IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
@@ -103,12 +101,6 @@ class LensQuestion(Strict):
     invocation: Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class Export(Strict):
-    """`POST /api/export`: an answer as the page keeps it."""
-
-    answer: dict[str, Any]
-
-
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -116,7 +108,11 @@ class Export(Strict):
 def contents() -> dict[str, str]:
     """All files of the page by their names."""
     folder = files("tyler").joinpath("assets", "page")
-    return {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.name.endswith(tuple(TYPES))}
+    found = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.name.endswith(tuple(TYPES))}
+    modules = [*(IMPORT.sub("", found[name]) for name in VIEW), "showStandalone();\n"]
+    parts = {"script": "".join(modules), "style": found["temml.css"] + found["page.css"]}
+    hashes = {f"{name}_hash": digest(text) for name, text in parts.items()}
+    return found | {ALONE: Template(found[ALONE]).safe_substitute(parts | hashes)}
 
 
 def sent(name: str) -> Response:
@@ -127,38 +123,9 @@ def sent(name: str) -> Response:
     return Response(contents()[name], headers={**HEADERS, "Content-Type": f"{kind}; charset=utf-8"})
 
 
-def standalone(answer: dict[str, Any]) -> str:
-    """An answer, as the page keeps it, as one HTML file: it loads nothing and runs only what this server wrote.
-
-    What a model said is data in it: `<` is written as an escape, so no text ends the element that holds it.
-    """
-    script, style = bundle(), contents()["temml.css"] + contents()["page.css"]
-    return Template(contents()["answer.html"]).substitute(
-        title=escape(str(answer.get("question") or "An answer")[:80]),
-        data=json.dumps(answer, ensure_ascii=False).replace("<", "\\u003c"),
-        script=script,
-        script_hash=digest(script),
-        style=style,
-        style_hash=digest(style),
-    )
-
-
-@cache
-def bundle() -> str:
-    """The modules that show an answer as one, their imports of each other left out, and a line that shows it."""
-    return "".join([*(IMPORT.sub("", contents()[name]) for name in VIEW), "showStandalone();\n"])
-
-
 def digest(text: str) -> str:
     """What a policy names an inline element by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-async def export(service: Service, http: HttpRequest, body: Export) -> Response:
-    """An answer as a file."""
-    content = await asyncio.to_thread(standalone, body.answer)
-    headers = {"Content-Disposition": 'attachment; filename="answer.html"', "X-Content-Type-Options": "nosniff"}
-    return Response(content, media_type="text/html", headers=headers)
 
 
 # -- the model -------------------------------------------------------------------------------------------------------

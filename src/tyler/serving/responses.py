@@ -12,7 +12,7 @@ from tyler.serving import schema
 from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
-from tyler.serving.schema import Count, Effort, Format, Generating, Name, Strict, Turn, Wanted
+from tyler.serving.schema import Count, Effort, Generating, Name, Strict, TextOptions, Turn, Wanted
 from tyler.serving.scoring import entries_of
 from tyler.serving.service import Service
 
@@ -46,12 +46,6 @@ class Reasoning(Strict):
     effort: Effort | None = None
 
 
-class TextOptions(Strict):
-    """What the text of a response is."""
-
-    format: Format | None = None
-
-
 class ResponsesRequest(Generating):
     """Nothing is stored, so every request brings its whole conversation."""
 
@@ -66,7 +60,7 @@ class ResponsesRequest(Generating):
     @property
     def wanted(self) -> Wanted:
         return Wanted(
-            [self._conversation()],
+            [self.conversation],
             length=self.max_output_tokens,
             length_field="max_output_tokens",
             effort=self.reasoning.effort,
@@ -75,7 +69,8 @@ class ResponsesRequest(Generating):
             alternatives=self.top_logprobs or 0,
         )
 
-    def _conversation(self) -> Conversation:
+    @property
+    def conversation(self) -> Conversation:
         """The instructions and the input as the prompt takes them."""
         before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
         if isinstance(self.input, str):
@@ -178,7 +173,7 @@ class Output(Rendering[ResponsesRequest]):
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
-            "model": self.model,
+            "model": self.service.settings.name,
             "output": list(self._items),
             "parallel_tool_calls": False,
             "previous_response_id": None,

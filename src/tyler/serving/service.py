@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,28 +61,22 @@ class Service:
         self.template = ChatTemplate(self.tokenizer, thinking=model.prompt.thinking)
         self._most_characters = JOINED * max(map(len, self.tokenizer.get_vocab())) * model.backbone.max_positions
         self.usual = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
-        limits = {"slots": settings.slots, "memory": settings.memory, "max_probes": settings.max_probes}
-        self.dispatcher = Dispatcher(model.shared_engine, self.usual, **limits)  # type: ignore[arg-type]
-        try:
-            self._words: LLTokenizer | str = words_of(model.backbone)
-        except ValueError as error:
-            self._words = str(error)
-        try:
-            servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0))
-            self._has_operators = True
-        except ValueError:
-            self._has_operators = False
+        self.dispatcher = Dispatcher(model.shared_engine, self.usual, settings)
+        self._words: LLTokenizer | None = None
+        with suppress(ValueError):
+            self._words = words_of(model.backbone)
+        self._has_operators = False
+        with suppress(ValueError):
+            self._has_operators = bool(servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0)))
         operators = getattr(model, "operators", ())
         self._longest_call = max((operator.num_latents for operator in operators), default=1)
         self._log: AuditLog | None = None
         self._traces: Traces | None = None
         if settings.otlp is not None:
-            try:
-                from tyler.serving.tracing import Traces
-            except ImportError as error:
-                raise ValueError("--otlp needs more packages: pip install 'tyler-reasoning[otel]'") from error
+            from tyler.serving.tracing import Traces
+
             self._traces = Traces.to(settings.otlp, settings.name)
-        self._open = set[Generation]()
+        self._open = set[ExitStack]()
         self.controls = list[Trajectory]()
         """Answers to the page's examples, once its lens has asked for them."""
 
@@ -92,10 +86,9 @@ class Service:
         settings = self.settings
         if settings.log is not None:
             self._log = AuditLog(settings.log, self.metrics, max_bytes=settings.log_bytes, files=settings.log_files)
-        self.dispatcher.start()
         yield
-        for generation in list(self._open):
-            generation.close()
+        for opened in list(self._open):
+            opened.close()
         self.dispatcher.close()
         for close in [sink.close for sink in (self._log, self._traces) if sink is not None]:
             await asyncio.to_thread(close)
@@ -158,18 +151,16 @@ class Service:
         """What the text has to be. Raises ValueError for too large a schema, and where there are no grammars."""
         if format is None or format.type == "text":
             return None
-        if isinstance(self._words, str):
-            raise ValueError(self._words)
+        words = self._words or words_of(self.servable.model.backbone)  # which says what is missing
         if format.type == "regex":
-            return TextGrammar(self._words, "regex", format.pattern or "")
-        return TextGrammar.of_schema(self._words, format.schema_of or {"type": "object"})
+            return TextGrammar(words, "regex", format.pattern or "")
+        return TextGrammar.of_schema(words, format.schema_of or {"type": "object"})
 
     def _sampling(self, body: Generating, answers: int) -> Sampling:
         """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
         temperature, seed = body.temperature or 0.0, body.seed
         if body.temperature is None:
-            quiet: dict[str, object] = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-            quiet |= {} if body.tyler.router is not None else {"seed": None}
+            quiet = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None if body.tyler.router is None else seed}
             for name, off in quiet.items():
                 if (value := getattr(body, name)) not in (None, off):
                     message = f"{name}={value} says nothing without temperature, since answers are then greedy"
@@ -218,7 +209,8 @@ class Service:
     async def begin(self, http: HttpRequest, body: Generating, **changes: Any) -> Generation:
         """Queue the answers, with `changes` to their requests. Raises ApiError for what is not allowed, or has no room.
 
-        The first answer to a question is the one that it gets alone; others have seeds of their own.
+        They end with `http` at the latest. The first answer to a question is the one that it gets alone; others have
+        seeds of their own.
         """
         wanted, requests = body.wanted, list[Request]()
         with refusing():
@@ -229,16 +221,11 @@ class Service:
             seeds = [first.sampling.seed, *(seed_of(first.sampling.seed, number) for number in range(1, n))]
             requests += [replace(first, sampling=replace(first.sampling, seed=seed)) for seed in seeds]
         self.check_room(len(requests))
-
-        def closed(generation: Generation) -> None:
-            self._open.remove(generation)
-            self._record(http, body, generation)
-
-        ping = self.settings.ping_seconds
-        generation = Generation(self.dispatcher, requests, self.metrics, closed=closed, n=n, ping_seconds=ping)
+        generation = Generation(self.dispatcher, requests, self.metrics, n, self.settings.ping_seconds)
         with refusing():
             await generation.begin()
-        self._open.add(generation)
+        http.state.opened.callback(self._end, http, body, generation)
+        self._open.add(http.state.opened)
         return generation
 
     async def request(self, question: Question, settings: AnswerSettings) -> Request:
@@ -280,8 +267,10 @@ class Service:
         own = first is None or not text.startswith(first)
         return list(self.tokenizer.encode(text, add_special_tokens=own, verbose=False))
 
-    def _record(self, http: HttpRequest, body: Generating, generation: Generation) -> None:
-        """Write a request's line of the audit log and its trace, where there are such."""
+    def _end(self, http: HttpRequest, body: Generating, generation: Generation) -> None:
+        """Abort what is unfinished; write the request's line of the audit log and its trace, where there are such."""
+        generation.close()
+        self._open.remove(http.state.opened)
         state, path, prompts = http.scope["state"], http.scope["path"], generation.prompts
         if self._traces is not None:
             details = {"gen_ai.request.model": self.settings.name, "tyler.request_id": state["request_id"]}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
@@ -35,7 +38,8 @@ async def tokenize(service: Service, http: Request, body: TokenizeRequest) -> Re
         ids = await service.prompt_ids(conversation_of(body.messages))
     else:
         service.check_characters([body.prompt or ""])
-        ids = service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens, verbose=False)
+        encode = partial(service.tokenizer.encode, add_special_tokens=body.add_special_tokens, verbose=False)
+        ids = await asyncio.to_thread(encode, body.prompt)
     longest = service.servable.model.backbone.max_positions
     return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": list(ids)})
 
@@ -46,4 +50,4 @@ async def detokenize(service: Service, http: Request, body: DetokenizeRequest) -
     known = service.servable.model.backbone.vocab_size
     if (largest := max(body.tokens, default=0)) >= known:
         raise ApiError(400, f"token id {largest} is out of range; ids go to {known - 1}", param="tokens")
-    return JSONResponse({"prompt": service.tokenizer.decode(body.tokens)})
+    return JSONResponse({"prompt": await asyncio.to_thread(service.tokenizer.decode, body.tokens)})

@@ -14,6 +14,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tyler.serving.generation import Answer, Generation, router_name
@@ -38,7 +39,7 @@ class Traces:
         """Note a request to `path` that has ended, and what it consisted of."""
         ended, client = time.time(), TraceContextTextMapPropagator().extract(headers)
         about = {"http.route": path, "gen_ai.response.id": generation.id, "tyler.outcome": generation.outcome}
-        root = self._span(f"POST {path}", generation.started, about | details, client, trace.SpanKind.SERVER)
+        root = self._span(f"POST {path}", generation.started, about | details, client, SpanKind.SERVER)
         within = trace.set_span_in_context(root)
         for answer in generation.answers:
             whole = self._span("answer", generation.started, attributes_of(answer), within)
@@ -50,8 +51,9 @@ class Traces:
             whole.end(int((answer.ended or ended) * NANO))
         root.end(int(ended * NANO))
 
-    def _span(self, name: str, started: float, facts: dict[str, Any], context: Any, kind: Any = None) -> trace.Span:
-        kind = kind or trace.SpanKind.INTERNAL
+    def _span(
+        self, name: str, started: float, facts: dict[str, Any], context: Any, kind: SpanKind = SpanKind.INTERNAL
+    ) -> trace.Span:
         return self._tracer.start_span(name, context, kind, facts, start_time=int(started * NANO))
 
     def close(self) -> None:

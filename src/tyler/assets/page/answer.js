@@ -215,6 +215,7 @@ export function stepsOf({ text, invocations }) {
 /** Show the answer that an exported file holds. */
 export function showStandalone() {
   const answer = JSON.parse(document.getElementById("data").textContent);
+  document.title = answer.question?.slice(0, 80) || document.title;
   setOperators(answer.operators ?? []);
   const view = new AnswerView(answer);
   const made = answer.model ? `Answered by ${answer.model} with Tyler ${answer.version}` : null;

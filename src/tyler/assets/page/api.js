@@ -53,9 +53,9 @@ export async function json(path, body, signal) {
   return (await ask(path, body, signal)).json();
 }
 
-/** A file that one of the endpoints makes. */
-export async function blob(path, body) {
-  return (await ask(path, body)).blob();
+/** One of the page's files. */
+export async function file(path) {
+  return (await ask(path)).text();
 }
 
 /** Named events of an answer: `heard(name, data)` for each. Raises Trouble where the stream ends before the answer. */

@@ -1,7 +1,7 @@
 // The page: a question, its answers, and files that were saved.
 
 import { AnswerView } from "./answer.js";
-import { Trouble, blob, json, setKey, stream } from "./api.js";
+import { Trouble, file, json, setKey, stream } from "./api.js";
 import { counted, el } from "./dom.js";
 import { read } from "./files.js";
 import { prose } from "./math.js";
@@ -248,7 +248,9 @@ function savers(view) {
   const html = async () => {
     try {
       const kept = { ...answer, operators: operators(), model: model.name, version: model.version };
-      save(await blob("/api/export", { answer: kept }), "answer.html");
+      const data = JSON.stringify(kept).replaceAll("<", "\\u003c"); // no text ends the element that holds it
+      const page = (await file("/page/answer.html")).replace("$data", () => data);
+      save(new Blob([page], { type: "text/html" }), "answer.html");
     } catch (error) {
       view.fail(error.message);
     }
