@@ -25,7 +25,7 @@ from tyler.experiments.listing import show_trace, sources_of
 from tyler.experiments.records import names as read_names
 from tyler.experiments.reproduction import RECORDS, RESULTS, Reproduction, with_seeds
 from tyler.experiments.scales import SCALES, Scale
-from tyler.experiments.smoke import one_problem, tokenizer_of
+from tyler.experiments.smoke import LONGEST, one_problem, tokenizer_of
 from tyler.experiments.study import Comparison, chance, compared
 from tyler.tasks.task import GradeOptions
 
@@ -314,7 +314,7 @@ def test_a_task_without_files_lends_a_problem_of_mini(root: Path) -> None:
     paper, nothing = SCALES["paper"], GradeOptions()
     assert one_problem(paper.tasks["GPQA-Diamond"], Sources({}), nothing).task == "mini"
     assert one_problem(paper.tasks["GSM8K"], Sources({"gsm8k": "data"}), nothing) == replace(
-        paper.tasks["GSM8K"], count=1, max_new_tokens=12
+        paper.tasks["GSM8K"], count=1, max_new_tokens=LONGEST
     )
     code = paper.domains[0].questions
     assert one_problem(code, Sources({"humaneval": "data"}), nothing).task == "mini"

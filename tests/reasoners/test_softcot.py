@@ -25,10 +25,9 @@ from tyler.config.sections import BackboneConfig, DataConfig
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners import registry
-from tyler.reasoners.softcot import method
 from tyler.reasoners.softcot import model as parts
 from tyler.reasoners.softcot import sft as training
-from tyler.reasoners.softcot.model import SoftCot, Wording
+from tyler.reasoners.softcot.model import SoftCot, SoftCotSettings, Wording, reasoner
 from tyler.reasoners.softcot.sft import Example
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
@@ -117,8 +116,8 @@ def greedy(model: SoftCot, problem: Problem, number: int, length: int) -> list[i
 def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots: int) -> None:
     model = fresh(family, alone)
     for number in (1, 4):
-        settings = method.SoftCotSettings(thoughts=number)
-        solver = replace(method.reasoner(model, settings), max_new_tokens=16, slots=slots)
+        settings = SoftCotSettings(thoughts=number)
+        solver = replace(reasoner(model, settings), max_new_tokens=16, slots=slots)
         found = solver.solve(PROBLEMS)
         with torch.no_grad():
             assert [one.actions for one in found] == [greedy(model, one, number, 16) for one in PROBLEMS]
@@ -129,7 +128,7 @@ def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots:
 
 def test_the_thoughts_matter_and_their_number_is_the_checkpoints_by_default() -> None:
     model = fresh()
-    solver = replace(method.reasoner(model, method.SoftCotSettings()), max_new_tokens=16)
+    solver = replace(reasoner(model, SoftCotSettings()), max_new_tokens=16)
     first = solver.solve(PROBLEMS)
     assert {one.num_latents for one in first} == {WORDING.thoughts}
     with torch.no_grad():
@@ -326,10 +325,10 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
     loaded = registry.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
     assert (loaded.method, loaded.settings, loaded.weights) == (
         "softcot",
-        method.SoftCotSettings(),
+        SoftCotSettings(),
         model.fingerprint(),
     )
-    again = replace(method.reasoner(model, method.SoftCotSettings()), max_new_tokens=12, slots=2)
+    again = replace(reasoner(model, SoftCotSettings()), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
     more = registry.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 import tiny
 from documents import commands, steps
 from processes import together
+from tyler.cli.main import main
 from tyler.config.loops import InsertionsConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
@@ -406,14 +407,18 @@ def test_torchrun_trains_both_stages(tmp_path: Path) -> None:
     assert "tyler: process 0: runs/mini-stage1 already holds a run" in again.stderr
 
 
-@pytest.mark.slow
+def command(folder: Path, arguments: list[str]) -> int:
+    """`tyler ...` in a folder."""
+    os.chdir(folder)
+    return main(arguments)
+
+
 def test_the_sharded_learner_of_the_tutorial_trains(root: Path, tmp_path: Path) -> None:
     page = "docs/tutorials/training.md"
     settings, *_, sharded = steps((root / page).read_text(), page)
     (tmp_path / "short.yaml").write_text(settings.text)
     (arguments,) = commands(sharded.text)
-    done = launch(*arguments, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert together(2, command, tmp_path, arguments) == [0, 0]
     assert read_jsonl(tmp_path / "runs" / "sharded" / "metrics.jsonl")[-1]["step"] == 2
 
 

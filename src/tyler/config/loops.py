@@ -214,7 +214,8 @@ class ObjectiveConfig(Section):
     redraws: Annotated[int, Field(ge=0)] = 0
     """How often groups without spread are replaced by groups of other problems, as in DAPO's dynamic sampling."""
     correction: Correction = "token"
-    """Importance weights of what the engine sampled against what the learner computes: by action or answer, or none."""
+    """Importance weights of what the engine sampled against what the learner computes: by action or answer, or none.
+    Measured on `mini` no choice is better (docs/results): the default guards where engine and learner differ more."""
     correction_cap: Annotated[float, Field(gt=1)] = 2.0
     """At which importance weights are cut off."""
     temperature: Rate = 1.0

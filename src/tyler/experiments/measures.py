@@ -17,7 +17,7 @@ from tyler.evaluation.store import AnswerStore
 from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, SPREAD, TEXTS
 from tyler.lens.interventions import Blocks, blocks_of
 from tyler.reasoners.reasoner import Reasoner
-from tyler.reasoners.softcot.method import SoftCotReasoner
+from tyler.reasoners.softcot.model import SoftCotReasoner
 from tyler.tasks import Problem
 from tyler.tasks.task import GradeOptions
 

@@ -27,7 +27,7 @@ from tyler.tasks.grading import find_task
 from tyler.tasks.task import Generated, GradeOptions
 
 LAYERS = 2
-LONGEST = 12
+LONGEST = 6
 """Actions of an answer."""
 ONE_STEP: Mapping[str, object] = {"steps": 1, "epochs": None, "batch_size": 1, "micro_batch_size": None}
 ROLLOUTS: Mapping[str, object] = {"max_new_tokens": LONGEST, "group_size": 2}
@@ -92,14 +92,14 @@ def small_preset(preset: str, tokenizer: Path, folder: Path) -> Path:
     """A config that extends the preset, on a small random backbone, with a step in every loop."""
     torch.manual_seed(0)
     config = load_config(preset)
-    small = random_backbone(config.backbone.id, read_tokenizer(tokenizer), dtype="float32", layers=LAYERS)
+    small = random_backbone(config.backbone.id, read_tokenizer(tokenizer), dtype="bfloat16", layers=LAYERS)
     small.model.save_pretrained(folder / "backbone")
     small.tokenizer.save_pretrained(folder / "backbone")
     loops = {name: dict(ONE_STEP) for name in ("stage1", "stage2", "sft", "softcot")}
     loops["stage2"] |= {"max_new_tokens": LONGEST, "calibration": {"num_problems": 1}}
     settings = {
         "extends": preset,
-        "backbone": {"id": str(folder / "backbone"), "dtype": "float32"},
+        "backbone": {"id": str(folder / "backbone"), "dtype": "bfloat16"},
         "data": {"task": "mini", "split": "train", "path": None, "count": 8, "held_out": [], "development": None},
         "evaluation": {"task": "mini", "split": "eval", "path": None},
         **loops,

@@ -204,11 +204,12 @@ def shortened(config: Config, backbone: Backbone, method: str, length: int) -> C
 
 
 def long_problem(backbone: Backbone, config: Config) -> Problem:
-    """A problem whose prompt has as many tokens as a plan reckons with: several texts, one after the other."""
-    first, *more = load_problems("mini", "train", count=64, seed=config.data.seed)
-    tokens = min(memory.PROMPT, backbone.max_positions // 2)
-    count = max(1, tokens // len(prompt_ids(backbone.tokenizer, first, config.prompt)))
-    return replace(first, id="dry", prompt=" ".join(text.prompt for text in [first, *more[: count - 1]]))
+    """A problem whose prompt has as many tokens as a plan reckons with: one text, again and again."""
+    (problem,) = load_problems("mini", "train", count=1, seed=config.data.seed)
+    short = replace(problem, id="dry", prompt=".")
+    room = min(memory.PROMPT, backbone.max_positions // 2) - len(prompt_ids(backbone.tokenizer, short, config.prompt))
+    ids = backbone.tokenizer.encode(problem.prompt * room, add_special_tokens=False)
+    return replace(short, prompt=str(backbone.tokenizer.decode(ids[:room])))
 
 
 def learn(trainer: SupervisedTrainer[Any, Any], examples: Sequence[Any]) -> float:

@@ -195,9 +195,9 @@ def kept_by_decoder(
 
 
 def active_layer_bytes(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
-    """Bytes of the one layer that is differentiated: what it keeps of one chunk, and as much again in gradients."""
-    chunk = replace(read, length=-(-read.length // read.chunks), chunks=1)
-    return 2 * kept_by_layer(shape, chunk, element, lora)
+    """Bytes of the one layer that is differentiated: what it keeps, and as much again in gradients. Where it is read in
+    chunks nearly all positions may be in one of them."""
+    return 2 * kept_by_layer(shape, replace(read, chunks=1), element, lora)
 
 
 def logits(shape: Shape, positions: int, element: int) -> int:

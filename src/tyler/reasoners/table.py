@@ -56,7 +56,7 @@ METHODS = {
     "cot": "cot",
     "memgen": "memgen.model",
     "soft-thinking": "soft_thinking",
-    "softcot": "softcot.method",
+    "softcot": "softcot.model",
     "swireasoning": "swireasoning",
 }
 """The module of this package that defines each method's METHOD; it loads when the method is named."""

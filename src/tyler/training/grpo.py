@@ -11,6 +11,7 @@ import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import gt
 from typing import Any, NamedTuple
@@ -75,7 +76,7 @@ class GrpoTrainer(Trainer):
         self.problems, self.development = problems, development
 
     def train(self, run: TrainedRun) -> None:
-        with self.parts.rewards as rewards:
+        with self.parts.rewards as rewards, closing(self.parts.rollouts):
             rewards.check([*self.problems, *self.development])
             super().train(run)
 

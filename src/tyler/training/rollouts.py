@@ -39,7 +39,7 @@ class Rollouts(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what answering needs."""
+        """End what answered: the training is over."""
         ...
 
 
@@ -58,11 +58,11 @@ class NativeRollouts:
         """Answer, and give the engine's memory back: the learner, whose turn is next, needs it."""
         decoding = self.decoding
         trajectories = self.engine.run(requests, slots=decoding.slots, memory=decoding.memory)
-        self.close()
+        self.engine.release()
         return trajectories
 
     def close(self) -> None:
-        self.engine.release()
+        self.engine.close()
 
 
 @dataclass

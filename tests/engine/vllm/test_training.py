@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -149,3 +151,46 @@ def test_memgens_weaver_answers_and_learns_on_vllm(models: Mapping[str, Tyler]) 
 def test_a_memgen_with_a_trigger_is_refused_by_name(models: Mapping[str, Tyler]) -> None:
     with pytest.raises(ValueError, match="trigger runs on the native engine alone"):
         weaver(models).with_new_trigger().with_engine("vllm")
+
+
+SHARDED = """
+extends: mini
+data: {count: 16, development: null}
+stage1: {steps: 1, batch_size: 4, eval_every: null}
+stage2:
+  {steps: 3, batch_size: 2, micro_batch_size: 2, max_new_tokens: 32, learning_rate: 0.01, eval_every: null,
+   calibration: {num_problems: 4}}
+grpo: {group_size: 3}
+rewards: [{path: "my_rewards.py:short"}]
+"""
+SHORT = "def short(completions, **columns): return [-float(len(text)) for text in completions]\n"
+ARGUMENTS = "enforce_eager: true, kv_cache_memory_bytes: 67108864"
+ALONE = ("--decoding.engine", "vllm", "--decoding.engine_args", f"{{{ARGUMENTS}}}")
+SHARING = (
+    *("--stage2.shard_layers", "true", "--decoding.engine", "vllm", "--decoding.engine_args"),
+    f"{{distributed_executor_backend: external_launcher, {ARGUMENTS}}}",
+)
+
+
+def tyler(folder: Path, *arguments: str, processes: int = 1) -> None:
+    """`tyler ...` in so many processes, each with whatever it needs of this one's environment."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
+    command = [sys.executable, *(launcher if processes > 1 else []), "-m", "tyler", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_that_share_layers_learn_from_rollouts_of_vllm_what_one_learns(tmp_path: Path) -> None:
+    (tmp_path / "few.yaml").write_text(SHARDED)
+    (tmp_path / "my_rewards.py").write_text(SHORT)
+    tyler(tmp_path, "train", "stage1", "few.yaml")
+    tyler(tmp_path, "train", "stage2", "few.yaml", "--output", "runs/one", *ALONE)
+    tyler(tmp_path, "train", "stage2", "few.yaml", "--output", "runs/two", *SHARING, processes=2)
+    one, two = (told(tmp_path / "runs" / name) for name in ("one", "two"))
+    rollout = slice(0, 2 * len(one[1]) // STEPS)  # as above
+    assert one[1][rollout] == two[1][rollout]
+    for alone, shared in zip(one[0][:-1], two[0][:-1], strict=True):
+        for name in alone.keys() & {"stage2/reward", "stage2/loss", "stage2/gradient_norm"}:
+            assert shared[name] == pytest.approx(alone[name], rel=1e-2, abs=1e-5), name
+    assert one[0][2]["stage2/gradient_norm"] > 0.01 and two[0][-1]["stage2/replay_gap"] < 1e-3

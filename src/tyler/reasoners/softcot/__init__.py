@@ -1,6 +1,5 @@
 """SoftCoT (Xu et al., 2025): a frozen assistant writes soft thoughts for a frozen backbone; one Linear is trained.
 
-model.py    the projection, where thoughts stand in a prompt, checkpoints, one answer
-method.py   what an evaluation can change, and SoftCoT as a reasoner
+model.py    the projection, where thoughts stand in a prompt, checkpoints, and SoftCoT as a reasoner
 sft.py      the projection learns from traces
 """

@@ -15,6 +15,8 @@ backbone itself unless another is named, so that the comparison is one of method
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,14 +33,17 @@ from tyler.engine.request import Request, SoftPrompt
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.table import check_at_least
+from tyler.reasoners.reasoner import AnswerSettings, Finished, Servable, ignore
+from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method, check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
+from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, prompt_ids
 
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
@@ -253,3 +258,62 @@ def is_checkpoint(location: str | Path) -> bool:
 def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
     """The content of softcot.safetensors."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in projection.state_dict().items()}
+
+
+# --- as a method that an evaluation can name --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SoftCotSettings:
+    """What can be changed at evaluation. `thoughts` None is the number in the checkpoint."""
+
+    thoughts: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.thoughts is not None:
+            check_at_least(1, thoughts=self.thoughts)
+
+
+@dataclass(frozen=True)
+class SoftCotReasoner(Servable):
+    """SoftCoT with everything about decoding decided. Its thoughts count as latents, their time as synthesis."""
+
+    model: SoftCot
+    thoughts: int = field(kw_only=True)
+
+    def request(self, question: Question, settings: AnswerSettings) -> Request:
+        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
+        settings.check_without_operators(self.name)
+        request = self.model.request(
+            question, self.thoughts, sampling=settings.sampling, max_new_tokens=settings.max_new_tokens
+        )
+        return settings.completed(request)
+
+    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
+        """Raises ValueError: soft thoughts have their place in the user's turn."""
+        raise ValueError(f"{self.name} puts soft thoughts into a question and continues no text; ask it in a chat")
+
+    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
+        requests, spent = [], []
+        for problem in problems:
+            started = time.perf_counter()
+            requests.append(self.problem_request(problem))
+            spent.append(time.perf_counter() - started)
+
+        def done(index: int, trajectory: Trajectory) -> None:
+            trajectory.seconds += spent[index]
+            trajectory.engine_seconds += spent[index]
+            trajectory.synthesis_seconds += spent[index]
+            finished(index, trajectory)
+
+        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=done)
+
+
+def reasoner(model: SoftCot, settings: SoftCotSettings) -> SoftCotReasoner:
+    """A trained SoftCoT."""
+    return SoftCotReasoner("softcot", model, thoughts=settings.thoughts or model.wording.thoughts)
+
+
+METHOD = Method(
+    SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(is_checkpoint, SoftCot)
+)
