@@ -152,8 +152,8 @@ class Measured:
         return entry | {
             "k": [sum(self.right(record)) for record in self.answered],
             "n": len(self.right(self.answered[0])),
-            "low": round(100 * low, 4),
-            "high": round(100 * high, 4),
+            "low": round(100 * low, 6),
+            "high": round(100 * high, 6),
             "verdicts": dict(Counter(self.pooled("outcomes"))),
             "visible": round(fmean(self.pooled("visible")), 3),
             "latents": round(fmean(self.pooled("latents")), 3),

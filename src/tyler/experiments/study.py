@@ -19,6 +19,7 @@ from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Questions
 from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, in_order
 from tyler.experiments.scales import Rows, Scale
 from tyler.modeling.operators import PAPER_OPERATORS
+from tyler.presentation import counted
 from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Study:
             if rows := [row_of(entry) for entry in results["entries"] if entry["column"] == column and "k" in entry]:
                 every.append(Table(name, f"{self.title}: {column}", HEADER, tuple(rows)))
             if pairs := [pair_row(entry) for entry in results["comparisons"] if entry["column"] == column]:
-                caption = f"{column}, problem by problem: {len(pairs)} comparisons"
+                caption = f"{column}, problem by problem: {counted(len(pairs), 'comparison')}"
                 every.append(Table(f"{name}-comparisons", caption, PAIRED, tuple(pairs)))
         return [*every, spread_table(self.records, results["spread"])] if results["spread"] else every
 
