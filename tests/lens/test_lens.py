@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from tyler.cli import main
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.engine.trajectory import Trajectory
-from tyler.lens import rescoring
+from tyler.evaluation.pass_at_1 import answer_of
+from tyler.lens import rescoring, stored
 from tyler.lens import survey as surveys
 from tyler.lens import tables as lens_tables
 from tyler.lens.block import (
@@ -366,6 +368,73 @@ def test_a_page_has_every_number_of_the_tables(tmp_path: Path, capsys: pytest.Ca
 def test_a_survey_needs_two_answers_with_operators(model: Tyler) -> None:
     with pytest.raises(ValueError, match="1 of 1 answers invoked an operator; at least 2"):
         survey(model, PROBLEMS[:1], max_new_tokens=30)
+
+
+# ------------------------------------------------------------------------------------------------ answers of the store
+
+
+def evaluated(folder: Path, *options: str) -> Path:
+    """An evaluation of six problems."""
+    command = ["eval", "mini-tyler", "--split", "dev", "--count", "6", "--max-new-tokens", "160"]
+    assert main.main([*command, "--output", str(folder), "--no-math-verify", *options]) == 0
+    return folder
+
+
+def test_an_answer_of_the_store_is_read_again_as_it_was_decoded(model: Tyler, typed: list[Trajectory]) -> None:
+    problems = [
+        replace(problem, prompt=text)
+        for problem, text in zip(load_problems("mini", "dev", count=6), PROBLEMS, strict=True)
+    ]
+    for problem, answer in zip(problems, typed, strict=True):
+        again = stored.replayed(model, answer_of(problem, answer))
+        assert again is not None and len(again.latents) > 1
+        for name in ("prompt_ids", "actions", "is_operator", "invocations", "text", "finish_reason"):
+            assert getattr(again, name) == getattr(answer, name)
+        for found, kept in zip(again.latents, answer.latents, strict=True):
+            assert torch.allclose(found, kept, atol=1e-3)
+
+
+def test_the_lens_reads_the_answers_of_an_evaluation_and_decodes_none(
+    tmp_path: Path, model: Tyler, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = evaluated(tmp_path / "kept")
+    capsys.readouterr()
+    command = ["lens", "mini-tyler", "--max-new-tokens", "160", "--count", "6", "--json"]
+    monkeypatch.setattr(surveys, "kept_answers", lambda *_, **__: {})
+    assert main.main([*command, "--split", "dev"]) == 0
+    decoded = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(Tyler, "solve", lambda *_, **__: pytest.fail("it decodes"))
+    assert main.main([*command, "--answers", str(folder)]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["problems"] == f"6 of {folder}" and read["num_problems"] == decoded["num_problems"]
+    assert read["operators"].keys() == decoded["operators"].keys()
+    for name, operator in read["operators"].items():
+        for measure, estimate in operator["measured"].items():
+            other = decoded["operators"][name]["measured"][measure]
+            assert estimate["mean"] == pytest.approx(other["mean"], abs=0.01), (name, measure)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--budget", "1"), "method_settings .*'budget': 1"),
+        (("--router", "never"), "method_settings .*Never"),
+        (("--instruction", "Be brief."), "instruction 'Be brief.', here ''"),
+        (("--temperature", "0.5"), "sampling .*0.5"),
+    ],
+)
+def test_answers_under_other_settings_are_refused(
+    options: tuple[str, ...], why: str, tmp_path: Path, model: Tyler
+) -> None:
+    folder = evaluated(tmp_path, *options)
+    with pytest.raises(ValueError, match=f"holds answers under other settings: {why}"):
+        stored.answers_in(folder, model, router=None, max_new_tokens=160)
+
+
+def test_what_the_store_lacks_cannot_be_read_again(model: Tyler, typed: list[Trajectory]) -> None:
+    kept = answer_of(load_problems("mini", "dev", count=1)[0], typed[0])
+    for lacking in ({"text": None}, {"invocations": None}, {"prompt": ""}, {"visible_tokens": 3}):
+        assert stored.replayed(model, replace(kept, **lacking)) is None
 
 
 @pytest.mark.parametrize("length", [1, 2])

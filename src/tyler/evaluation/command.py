@@ -74,6 +74,8 @@ def run(model: str, request: EvaluationRequest = EvaluationRequest(), *, output:
         _check_grader(problems[0], request.grading)
     who = of_server(request) if request.server.endpoint else of_model(model, request, sets, state)
     settings = {**who.settings, "samples": request.answering.samples, "problems": digests(sets)}
+    if request.questions.instruction is not None:
+        settings["instruction"] = request.questions.instruction
     folder = output or default_folder(model or request.server.model, request)
     records = answered(who.ask, sets, settings, folder, request, state)
     return [] if records is None else published(records, who, settings, folder, facts_of(request, sets, settings))

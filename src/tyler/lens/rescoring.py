@@ -136,7 +136,8 @@ def kept_answers(
 ) -> dict[str, list[float]]:
     """Of each replacement, for every answer with a box: 1 where the same stands in the box of the new one, else 0.
 
-    `answers` are the model's own to the problems, under the same settings. Means and other problems' latents are those
+    These are decoded: what a replacement makes of an answer is in no store. `answers` are the model's own to the
+    problems, under the same settings. Means and other problems' latents are those
     of the other half of the answers, so that no problem is answered with its own; of an operator that the other half
     does not invoke, they are of all.
     """

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tyler.engine.routing import Router
+from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.statistics import holm, middle95, resampled, resolution, sign_flips
 from tyler.lens.block import TOGETHER, Reading, read_blocks, read_together
 from tyler.lens.rescoring import differences, kept_answers
@@ -103,18 +104,21 @@ def survey(
     model: Tyler,
     problems: Sequence[str],
     *,
+    answers: Sequence[Trajectory] | None = None,
     router: Router | None = None,
     max_new_tokens: int = 256,
     seed: int = 0,
     memory: int | None = None,
 ) -> Survey:
-    """Answer the problems, put every block under the lens, and count.
+    """Put every block of the answers to some problems under the lens, and count.
 
-    `memory` bounds the bytes of context and caches while they are answered.
+    `answers` are the model's own, as of `stored.answers_in`; without them the problems are answered here, within
+    `memory` bytes of context and caches.
     Raises ValueError where fewer than two answers invoke an operator: a block needs another problem's as its control.
     """
-    own = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens, memory=memory)
-    called = [(problem, answer) for problem, answer in zip(problems, own, strict=True) if answer.invocations]
+    if answers is None:
+        answers = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens, memory=memory)
+    called = [(problem, answer) for problem, answer in zip(problems, answers, strict=True) if answer.invocations]
     if len(called) < 2:
         raise ValueError(f"{len(called)} of {len(problems)} answers invoked an operator; at least 2 are needed")
     questions, answers = [problem for problem, _ in called], [answer for _, answer in called]
