@@ -56,7 +56,7 @@ def replayed(model: Tyler, answer: Answer) -> Trajectory | None:
     """
     if not answer.prompt or answer.text is None or answer.invocations is None:
         return None
-    tokenizer, request = model.backbone.tokenizer, model.request(answer.prompt)
+    tokenizer, prompt_ids = model.backbone.tokenizer, list(model.request(answer.prompt).prompt_ids)
     visible = list(tokenizer.encode(answer.text, add_special_tokens=False))
     if answer.finish_reason == "eos":
         end = turn_end(tokenizer)
@@ -67,12 +67,12 @@ def replayed(model: Tyler, answer: Answer) -> Trajectory | None:
     for call in answer.invocations:  # each where it stands among tokens and earlier calls
         actions.insert(call.action, model.backbone.vocab_size + names.index(call.operator))
     return Trajectory(
-        prompt_ids=request.prompt_ids,
+        prompt_ids=prompt_ids,
         actions=actions,
         logprobs=[0.0] * len(actions),
         is_operator=[action >= model.backbone.vocab_size for action in actions],
         invocations=answer.invocations,
-        latents=latents_of(model, answer, request.prompt_ids, visible),
+        latents=latents_of(model, answer, prompt_ids, visible),
         text=answer.text,
         finish_reason=answer.finish_reason,
         vocab_size=model.backbone.vocab_size,
