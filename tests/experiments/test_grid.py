@@ -180,7 +180,7 @@ def test_constant_latents_are_the_same_for_every_problem_and_all_that_learns(tmp
 
 def test_the_spread_of_latents_is_that_of_their_squares_around_their_mean(grid: Grid) -> None:
     asked = replace(cell(), measure=SPREAD)
-    reasoner, _, _ = grid.ready(asked)
+    reasoner, _ = grid.reasoner(asked, grid.trained(asked.training, asked.preset, asked.seed)[0])
     blocks = [
         block.tolist()
         for trajectory in reasoner.solve(grid.sources.problems(ASKED))

@@ -70,9 +70,7 @@ def share_text(entry: Mapping[str, Any] | None, published: str = "") -> str:
     return with_paper(text, published)
 
 
-def accuracy_table(
-    results: Results, name: str, caption: str, published: str, group: str, ruled: tuple[int, ...] = ()
-) -> Table:
+def accuracy_table(results: Results, name: str, caption: str, published: str, group: str) -> Table:
     """Rows by tasks, with the average and the difference to the base row; the paper's in brackets."""
     columns = in_order(results, "column")
     rows = []
@@ -85,7 +83,7 @@ def accuracy_table(
         )
         rows.append((row, *shares, *ends))
     header = ("method", *columns, "average", "difference to CoT")
-    return Table(name, caption, header, tuple(rows), ruled)
+    return Table(name, caption, header, tuple(rows))
 
 
 def average(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float, float] | None:

@@ -28,13 +28,12 @@ ESCAPED = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "–": "-
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` of text under `columns`. `name` is its file's, `ruled` are the rows that a line is drawn above."""
+    """`rows` of text under `columns`; `name` is its file's."""
 
     name: str
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    ruled: tuple[int, ...] = ()
 
 
 def markdown(table: Table, note: Sequence[str]) -> str:
@@ -45,10 +44,6 @@ def markdown(table: Table, note: Sequence[str]) -> str:
 
 def latex(table: Table, note: Sequence[str]) -> str:
     """A `table` environment that needs the package booktabs; the note is a comment above it."""
-    body = []
-    for index, row in enumerate(table.rows):
-        body += [r"  \midrule"] * (index in table.ruled)
-        body.append(f"  {' & '.join(map(escaped, row))} \\\\")
     return "\n".join(
         [
             *(f"% {line}" for line in note),
@@ -58,7 +53,7 @@ def latex(table: Table, note: Sequence[str]) -> str:
             r"  \toprule",
             f"  {' & '.join(map(escaped, table.columns))} \\\\",
             r"  \midrule",
-            *body,
+            *(f"  {' & '.join(map(escaped, row))} \\\\" for row in table.rows),
             r"  \bottomrule",
             r"  \end{tabular}",
             rf"  \caption{{{escaped(table.caption)}}}",
