@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tyler.evaluation.statistics import middle95, resampled
+from tyler.evaluation.statistics import middle95, resampled, resolution, sign_flips
 from tyler.experiments.cells import ACCURACY
-from tyler.experiments.experiment import MISSING, Measured, Results, Table, entry_of, in_order
+from tyler.experiments.experiment import MISSING, Measured, Results, Table, adjust, chance, entry_of, in_order
 
 DECIMALS = 2
 """To which the paper rounds its accuracies."""
@@ -134,26 +135,37 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
     shares: dict[tuple[str, str], dict[str, list[float]]] = {}
     for each in measured:
         shares.setdefault((each.entry.group, each.entry.row), {})[each.entry.column] = each.shares()
-    return [
+    found = [
         {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(other.values()))}
         for (group, row), tasks in shares.items()
         if row != base and (other := shares.get((group, base), {})).keys() == tasks.keys()
         if all(tasks.values()) and all(other.values())
     ]
+    adjust(found, "group")
+    return found
 
 
 def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, float]:
-    """The difference of two macro averages in points, with its percentile interval."""
+    """The difference of two macro averages in points, with its percentile interval and the p of sign flips.
+
+    Where no problem differs, the interval is what so many problems of each task resolve.
+    """
     source = np.random.default_rng(0)
     gains = [np.asarray(own) - np.asarray(other) for own, other in zip(ours, theirs, strict=True)]
     low, high = middle95(np.mean([resampled(gain, DRAWS, source).mean(axis=1) for gain in gains], axis=0))
+    if not any(map(np.any, gains)):
+        high = math.hypot(*(resolution(len(gain))[1] for gain in gains)) / len(gains)
+        low = -high
+    p = sign_flips(np.concatenate([gain / len(gain) for gain in gains]).tolist())
     middle = fmean(float(gain.mean()) for gain in gains)
-    return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4)}
+    return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4), "p": p}
 
 
 def difference(results: Results, group: str, row: str) -> str:
-    """A row's difference as text."""
+    """A row's difference as text, with Holm's p and of how many comparisons it is."""
     for finding in results["differences"]:
         if (finding["group"], finding["row"]) == (group, row):
-            return f"{finding['points']:+.1f} ({finding['low']:+.1f} to {finding['high']:+.1f})"
+            ends = f"{finding['low']:+.1f} to {finding['high']:+.1f}"
+            p = f"Holm's p {chance(finding['holm'])} of {finding['family']}"
+            return f"{finding['points']:+.1f} ({ends}; {p})"
     return MISSING

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.reports import markdown_row
-from tyler.evaluation.statistics import clustered
+from tyler.evaluation.statistics import clustered, holm
 from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, Cell, Questions
 from tyler.experiments.scales import Rows, Scale
 from tyler.tasks import Outcome
@@ -225,3 +225,16 @@ def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str
 def in_order(results: Results, key: str) -> list[str]:
     """The groups, rows or columns of a results.json, as they come."""
     return list(dict.fromkeys(entry[key] for entry in results["entries"]))
+
+
+def adjust(comparisons: Sequence[dict[str, Any]], family: str) -> None:
+    """Give every comparison Holm's p of its family, those that have one value of a key, and how many these are."""
+    for name in dict.fromkeys(pair[family] for pair in comparisons):
+        members = [pair for pair in comparisons if pair[family] == name]
+        for pair, adjusted in zip(members, holm([pair["p"] for pair in members]), strict=True):
+            pair |= {"holm": round(adjusted, 6), "family": len(members)}
+
+
+def chance(p: float) -> str:
+    """A p as tables tell it."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

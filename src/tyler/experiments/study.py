@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tyler.evaluation.html_report import slug
-from tyler.evaluation.statistics import Paired, holm
+from tyler.evaluation.statistics import Paired
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Questions
-from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, in_order
+from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, adjust, chance, in_order
 from tyler.experiments.scales import Rows, Scale
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.presentation import counted
@@ -84,10 +84,7 @@ class Study:
             for each in self.comparisons
             if {(each.first, column), (each.second, column)} <= answered.keys()
         ]
-        for column in columns:
-            family = [pair for pair in pairs if pair["column"] == column]
-            for pair, adjusted in zip(family, holm([pair["p"] for pair in family]), strict=True):
-                pair |= {"holm": round(adjusted, 6), "family": len(family)}
+        adjust(pairs, "column")
         spread = [
             {"row": each.entry.row, "operator": operator, **numbers}
             for each in measured
@@ -211,11 +208,6 @@ def pair_row(pair: Mapping[str, Any]) -> tuple[str, ...]:
         chance(pair["holm"]),
         "before" if before else "after its answers",
     )
-
-
-def chance(p: float) -> str:
-    """A p as tables tell it."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def spread_table(records: str, spread: Sequence[Mapping[str, Any]]) -> Table:
