@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from tyler.config.files import load_config
+from tyler.evaluation.store import name_of
 from tyler.experiments import records
-from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training, name_of
+from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
 from tyler.experiments.measures import spread_of
 from tyler.experiments.studies import smollm2

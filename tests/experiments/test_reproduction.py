@@ -16,8 +16,9 @@ import pytest
 
 from tiny_scale import TINY
 from tyler.cli.main import main
+from tyler.evaluation.store import name_of
 from tyler.experiments import declared
-from tyler.experiments.cells import Cell, Sources, name_of
+from tyler.experiments.cells import Cell, Sources
 from tyler.experiments.declared import main as main_experiment
 from tyler.experiments.experiment import Entry, chance
 from tyler.experiments.grid import Grid

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tyler.cli.main import main
+from tyler.evaluation.store import name_of
 from tyler.experiments import declared, reproduction
-from tyler.experiments.cells import Sources, name_of
+from tyler.experiments.cells import Sources
 from tyler.experiments.experiment import WRITERS
 from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read

@@ -18,9 +18,9 @@ import torch
 
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Router, router_named
-from tyler.evaluation.store import AnswerStore
+from tyler.evaluation.store import AnswerStore, name_of
 from tyler.experiments import records
-from tyler.experiments.cells import ROLLED_OUT, TIMED_MEASURES, UNTRAINED, Cell, Questions, Sources, Training, name_of
+from tyler.experiments.cells import ROLLED_OUT, TIMED_MEASURES, UNTRAINED, Cell, Questions, Sources, Training
 from tyler.experiments.measures import MEASURES
 from tyler.lens.interventions import NAMED, intervene
 from tyler.reasoners import registry
