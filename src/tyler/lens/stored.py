@@ -6,7 +6,7 @@ no store: they are what the operators compute anew in the same contexts.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +18,9 @@ from tyler.evaluation.answers import Answer
 from tyler.evaluation.folders import EvaluationRun
 from tyler.lens.interventions import synthesized
 from tyler.model import Tyler
+from tyler.modeling.backbone import dtype_name
 from tyler.tasks.prompts import turn_end
+from tyler.training.replay import replay_context
 
 
 def answers_in(
@@ -33,7 +35,11 @@ def answers_in(
     wanted = {
         "weights": model.fingerprint(),
         "method_settings": {"stage": model.stage, "router": repr(model.routed(router)), "budget": None},
+        "dtype": dtype_name(model.backbone.dtype),
         "instruction": model.prompt.instruction,
+        "thinking": model.prompt.thinking,
+        "system": model.prompt.system or None,
+        **model.backbone.text_settings,
         "sampling": asdict(Sampling()),
         "max_new_tokens": max_new_tokens,
     }
@@ -49,6 +55,7 @@ def answers_in(
     return [problem for problem, _ in kept], [answer for _, answer in kept]
 
 
+@torch.no_grad()
 def replayed(model: Tyler, answer: Answer) -> Trajectory | None:
     """An answer of the store as it was decoded; log-probabilities, which no store has, are 0.
 
@@ -66,29 +73,21 @@ def replayed(model: Tyler, answer: Answer) -> Trajectory | None:
     actions, names = list(visible), [operator.name for operator in model.operators]
     for call in answer.invocations:  # each where it stands among tokens and earlier calls
         actions.insert(call.action, model.backbone.vocab_size + names.index(call.operator))
-    return Trajectory(
+    again = Trajectory(
         prompt_ids=prompt_ids,
         actions=actions,
         logprobs=[0.0] * len(actions),
         is_operator=[action >= model.backbone.vocab_size for action in actions],
         invocations=answer.invocations,
-        latents=latents_of(model, answer, prompt_ids, visible),
+        latents=[],
         text=answer.text,
         finish_reason=answer.finish_reason,
         vocab_size=model.backbone.vocab_size,
         offered=(False,) * len(names),
         thought_open=answer.thought_open,
     )
-
-
-@torch.no_grad()
-def latents_of(model: Tyler, answer: Answer, prompt_ids: list[int], visible: list[int]) -> list[torch.Tensor]:
-    """What the operators of an answer compute where it called them, each behind the latents of those before it."""
-    backbone, read, blocks = model.backbone, 0, list[torch.Tensor]()
-    context = backbone.embed(torch.tensor(prompt_ids, device=backbone.device))
-    for call in answer.calls:
-        tokens = backbone.embed(torch.tensor(visible[read : call.position], dtype=torch.long, device=backbone.device))
-        context = torch.cat([context, tokens])
-        blocks.append(synthesized(model.synthesizer.decoder, model.heads[call.operator], context))
-        context, read = torch.cat([context, blocks[-1].to(context)]), call.position
-    return [block.cpu() for block in blocks]
+    for call in answer.invocations:  # each behind the latents of those before it
+        until = replace(again, actions=actions[: call.action], is_operator=again.is_operator[: call.action])
+        context, _ = replay_context(until, model.backbone.embed, model.backbone.device)
+        again.latents.append(synthesized(model.synthesizer.decoder, model.heads[call.operator], context).cpu())
+    return again
