@@ -34,11 +34,14 @@ def cell(row: str = "Stage 1", training: Training = STAGE1, seed: int = 42, **de
     return Cell(row, "mini", training, Decoding(**decoding), ASKED, seed)  # type: ignore[arg-type]
 
 
+CELLS = [cell("CoT", Training(), router="never"), cell(), cell("zeros", intervention="zeros")]
+
+
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
     folder = tmp_path_factory.mktemp("grid")
     made = Grid(folder / "models", folder / "records", Sources({}))
-    made.run([cell("CoT", Training(), router="never"), cell(), cell("zeros", intervention="zeros")])
+    made.run(CELLS)
     return made
 
 
@@ -46,17 +49,7 @@ def test_a_cell_that_has_a_record_is_not_run_again(grid: Grid, monkeypatch: pyte
     before = {path: path.stat().st_mtime_ns for path in grid.records.iterdir()}
     assert len(before) == 3
     monkeypatch.setattr(Grid, "measure", lambda *_: pytest.fail("a finished cell was run again"))
-    grid.run(
-        [
-            cell(
-                "CoT",
-                Training(),
-                router="never",
-            ),
-            cell(),
-            cell("zeros", intervention="zeros"),
-        ]
-    )
+    grid.run(CELLS)
     assert {path: path.stat().st_mtime_ns for path in grid.records.iterdir()} == before
 
 

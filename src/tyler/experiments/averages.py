@@ -16,8 +16,6 @@ from tyler.evaluation.statistics import middle95, resampled, resolution, sign_fl
 from tyler.experiments.cells import ACCURACY
 from tyler.experiments.experiment import MISSING, Measured, Results, Table, adjust, chance, entry_of, in_order
 
-DECIMALS = 2
-"""To which the paper rounds its accuracies."""
 DRAWS = 2000
 
 
@@ -41,15 +39,12 @@ def shown(table: str, group: str, row: str, column: str, form: str = ".2f") -> s
     return f"{number:{form}}{'†' if column in problems and not is_share(number, problems[column]) else ''}"
 
 
-def is_share(percent: float, count: int, decimals: int = DECIMALS) -> bool:
-    """Whether some k of `count` is this many per cent, rounded or cut off to `decimals`."""
-    scale = 10**decimals
+def is_share(percent: float, count: int) -> bool:
+    """Whether some k of `count` is this many per cent, rounded or cut off to the paper's two decimals."""
     nearest = round(percent * count / 100)
     shares = [100 * k / count for k in (nearest - 1, nearest, nearest + 1)]
-    printed = {f"{share:.{decimals}f}" for share in shares} | {
-        f"{int(share * scale) / scale:.{decimals}f}" for share in shares
-    }
-    return f"{percent:.{decimals}f}" in printed
+    printed = {f"{number:.2f}" for share in shares for number in (share, int(share * 100) / 100)}
+    return f"{percent:.2f}" in printed
 
 
 def with_paper(text: str, published: str) -> str:
@@ -135,14 +130,14 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
     shares: dict[tuple[str, str], dict[str, list[float]]] = {}
     for each in measured:
         shares.setdefault((each.entry.group, each.entry.row), {})[each.entry.column] = each.shares()
-    found = [
+    compared = [
         {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(other.values()))}
         for (group, row), tasks in shares.items()
         if row != base and (other := shares.get((group, base), {})).keys() == tasks.keys()
         if all(tasks.values()) and all(other.values())
     ]
-    adjust(found, "group")
-    return found
+    adjust(compared, "group")
+    return compared
 
 
 def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, float]:
