@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -373,19 +374,17 @@ def test_a_survey_needs_two_answers_with_operators(model: Tyler) -> None:
 # ------------------------------------------------------------------------------------------------ answers of the store
 
 
-def evaluated(folder: Path, *options: str) -> Path:
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An evaluation of six problems."""
+    folder = tmp_path_factory.mktemp("evaluated")
     command = ["eval", "mini-tyler", "--split", "dev", "--count", "6", "--max-new-tokens", "160"]
-    assert main.main([*command, "--output", str(folder), "--no-math-verify", *options]) == 0
+    assert main.main([*command, "--output", str(folder), "--no-math-verify"]) == 0
     return folder
 
 
 def test_an_answer_of_the_store_is_read_again_as_it_was_decoded(model: Tyler, typed: list[Trajectory]) -> None:
-    problems = [
-        replace(problem, prompt=text)
-        for problem, text in zip(load_problems("mini", "dev", count=6), PROBLEMS, strict=True)
-    ]
-    for problem, answer in zip(problems, typed, strict=True):
+    for problem, answer in zip(load_problems("mini", "dev", count=6), typed, strict=True):
         again = stored.replayed(model, answer_of(problem, answer))
         assert again is not None and len(again.latents) > 1
         for name in ("prompt_ids", "actions", "is_operator", "invocations", "text", "finish_reason"):
@@ -395,18 +394,16 @@ def test_an_answer_of_the_store_is_read_again_as_it_was_decoded(model: Tyler, ty
 
 
 def test_the_lens_reads_the_answers_of_an_evaluation_and_decodes_none(
-    tmp_path: Path, model: Tyler, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    evaluated: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = evaluated(tmp_path / "kept")
-    capsys.readouterr()
     command = ["lens", "mini-tyler", "--max-new-tokens", "160", "--count", "6", "--json"]
     monkeypatch.setattr(surveys, "kept_answers", lambda *_, **__: {})
     assert main.main([*command, "--split", "dev"]) == 0
     decoded = json.loads(capsys.readouterr().out)
     monkeypatch.setattr(Tyler, "solve", lambda *_, **__: pytest.fail("it decodes"))
-    assert main.main([*command, "--answers", str(folder)]) == 0
+    assert main.main([*command, "--answers", str(evaluated)]) == 0
     read = json.loads(capsys.readouterr().out)
-    assert read["problems"] == f"6 of {folder}" and read["num_problems"] == decoded["num_problems"]
+    assert read["problems"] == f"6 of {evaluated}" and read["num_problems"] == decoded["num_problems"]
     assert read["operators"].keys() == decoded["operators"].keys()
     for name, operator in read["operators"].items():
         for measure, estimate in operator["measured"].items():
@@ -415,18 +412,21 @@ def test_the_lens_reads_the_answers_of_an_evaluation_and_decodes_none(
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("setting", "value", "why"),
     [
-        (("--budget", "1"), "method_settings .*'budget': 1"),
-        (("--router", "never"), "method_settings .*Never"),
-        (("--instruction", "Be brief."), "instruction 'Be brief.', here ''"),
-        (("--temperature", "0.5"), "sampling .*0.5"),
+        ("weights", "0", "weights '0', here '"),
+        ("method_settings", {"budget": 1}, "method_settings {'budget': 1}, here .*Learned"),
+        ("instruction", "Be brief.", "instruction 'Be brief.', here ''"),
+        ("sampling", {"temperature": 0.5}, "sampling .*0.5"),
+        ("tokenizer", "0", "tokenizer '0', here '"),
     ],
 )
 def test_answers_under_other_settings_are_refused(
-    options: tuple[str, ...], why: str, tmp_path: Path, model: Tyler
+    setting: str, value: object, why: str, evaluated: Path, tmp_path: Path, model: Tyler
 ) -> None:
-    folder = evaluated(tmp_path, *options)
+    folder = shutil.copytree(evaluated, tmp_path / "other")
+    settings = json.loads((folder / "settings.json").read_text()) | {setting: value}
+    (folder / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=f"holds answers under other settings: {why}"):
         stored.answers_in(folder, model, router=None, max_new_tokens=160)
 
