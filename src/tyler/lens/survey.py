@@ -16,7 +16,7 @@ import torch
 
 from tyler.engine.routing import Router
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.statistics import holm, middle95, resampled, resolution, sign_flips
+from tyler.evaluation.statistics import holm, middle95, resampled, sign_flips
 from tyler.lens.block import TOGETHER, Reading, read_blocks, read_together
 from tyler.lens.rescoring import differences, kept_answers
 from tyler.model import Tyler
@@ -147,7 +147,10 @@ def count(
     decoded, tested = {}, {}
     if kept and any(kept.values()):
         decoded = {name: bootstrap(values, seed) for name, values in kept.items()}
-        tested = {question: test_of_shares(values, seed) for question, values in differences(kept).items()}
+        tested = {
+            question: Estimate(pair.difference, *pair.interval(DRAWS), pair.count, pair.p_value())
+            for question, pair in differences(kept).items()
+        }
     adjust([*(operator.tested for operator in operators.values()), tested])
     return Survey(len(readings), operators, decoded, tested)
 
@@ -231,13 +234,6 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
 def test_of(values: Sequence[float], seed: int = 0) -> Estimate:
     """The mean of the differences of problems, and whether it may be chance."""
     return replace(bootstrap(values, seed), p=sign_flips(values))
-
-
-def test_of_shares(values: Sequence[float], seed: int = 0) -> Estimate:
-    """The same of differences of shares, whose interval is what so many problems resolve where none differs."""
-    estimate = test_of(values, seed)
-    low, high = (estimate.low, estimate.high) if any(values) else resolution(len(values))
-    return replace(estimate, low=low, high=high)
 
 
 def adjust(families: Sequence[dict[str, Estimate]]) -> None:
