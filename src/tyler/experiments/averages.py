@@ -117,18 +117,13 @@ def written(number: float | None, form: str) -> str:
 
 
 def held_against(base: str, measured: Sequence[Measured]) -> dict[str, Any]:
-    """The findings of an experiment that holds its rows against one of them."""
-    return {"differences": differences([each for each in measured if each.entry.cells[0].measure == ACCURACY], base)}
-
-
-def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
     """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval; of rows whose tasks
     have all been measured.
 
     Problems are drawn anew within each task, the same for both rows, and a problem counts by its share of seeds.
     """
     shares: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for each in measured:
+    for each in (each for each in measured if each.entry.cells[0].measure == ACCURACY):
         shares.setdefault((each.entry.group, each.entry.row), {})[each.entry.column] = each.shares()
     compared = [
         {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(other.values()))}
@@ -137,7 +132,7 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
         if all(tasks.values()) and all(other.values())
     ]
     adjust(compared, "group")
-    return compared
+    return {"differences": compared}
 
 
 def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, float]:
