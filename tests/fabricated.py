@@ -14,7 +14,8 @@ import torch
 from stored import keep
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation.answers import Record
-from tyler.experiments.cells import LATENTS, Cell, Sources, name_of
+from tyler.evaluation.store import name_of
+from tyler.experiments.cells import LATENTS, Cell, Sources
 from tyler.experiments.measures import packed
 from tyler.experiments.scales import SOFTCOT
 from tyler.tasks import Outcome

@@ -148,7 +148,9 @@ def test_without_its_client_it_says_what_to_install(
     assert "pip install 'tyler-reasoning[endpoint]'" in capsys.readouterr().err
 
 
-def test_what_is_asked_is_chosen_by_id_with_an_instruction_and_examples(url: str, tmp_path: Path) -> None:
+def test_what_is_asked_is_chosen_by_id_with_an_instruction_and_examples(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = {"problem": "How many legs has a cow?", "solution": "\\boxed{4}"}
     (tmp_path / "shots.jsonl").write_text(json.dumps(example) + "\n")
     more = ("--instruction", "Say it in a box.", "--few-shot", str(tmp_path / "shots.jsonl"))
@@ -160,6 +162,8 @@ def test_what_is_asked_is_chosen_by_id_with_an_instruction_and_examples(url: str
     assert body["messages"][2]["content"] == "How many 1 x?\n\nSay it in a box."
     (record,) = read_records(tmp_path / "out")
     assert record.correct and record.id == "test-2"
+    assert main(command(tmp_path, url, "--ids", "test-2", *more[2:], "--instruction", "Be brief.")) == 2
+    assert "instruction was 'Say it in a box.', is 'Be brief.'" in capsys.readouterr().err
 
 
 def test_a_server_of_tyler_is_as_the_model_itself(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def texts(model: TylerLM, *arguments: tuple[str, dict[str, Any]]) -> list[str]:
 def test_a_plain_backbone_scores_texts_as_the_harness_does(mini: Tyler) -> None:
     pairs = asked("loglikelihood", *((context, text) for context in CONTEXTS for text in CONTINUATIONS))
     whole = asked("loglikelihood_rolling", ("Tom has 42 nuts. Sue finds 17.",), ("Sue finds 17 plums. " * 150,))
-    ours, theirs = TylerLM(mini, slots=5), oracle(mini)
+    ours, theirs = TylerLM(mini, batch_size=5), oracle(mini)
     for (logprob, greedy), expected in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
         assert logprob == pytest.approx(expected[0], abs=1e-4)
         assert greedy == expected[1]
@@ -79,7 +79,7 @@ def test_a_plain_backbone_scores_texts_as_the_harness_does(mini: Tyler) -> None:
 
 
 def test_a_plain_backbone_answers_as_the_harness_does(mini: Tyler, problems: list[Problem]) -> None:
-    ours, theirs = TylerLM(mini, slots=5), oracle(mini)
+    ours, theirs = TylerLM(mini, batch_size=5), oracle(mini)
     settings = [{"until": [], "max_gen_toks": 90}, {"until": ["\n\n", "$"], "max_gen_toks": 40}]
     contexts = [chat(ours, problem.prompt) for problem in problems]
     assert contexts == [chat(theirs, problem.prompt) for problem in problems]
@@ -130,7 +130,7 @@ def test_the_likelihood_is_the_policys_after_stage_2_and_the_backbones_before() 
 def test_answers_are_the_engines_in_the_order_asked(slots: int) -> None:
     model = tiny.tyler("qwen2")
     contexts = ("Let me solve", "x", "Solution: 5 + 12", "Step 1:", "the total is", "2. ")
-    adapter = TylerLM(model, router="learned", budget=2, slots=slots)
+    adapter = TylerLM(model, router="learned", budget=2, batch_size=slots)
     requests = [adapter.request(context, {"max_gen_toks": 30}) for context in contexts]
     expected = model.engine(slots=2).run(requests)
     assert texts(adapter, *((context, {"max_gen_toks": 30}) for context in contexts)) == [one.text for one in expected]
@@ -153,7 +153,7 @@ def test_repeats_are_sampled_apart_and_a_seed_brings_them_back() -> None:
     four = [("Let me solve", settings)] * 4
     first = texts(TylerLM(model, seed=1), *four)
     assert len(set(first)) == 4
-    assert texts(TylerLM(model, seed=1, slots=2), *four) == first
+    assert texts(TylerLM(model, seed=1, batch_size=2), *four) == first
     assert not set(texts(TylerLM(model, seed=2), *four)) & set(first)
     greedy = {**settings, "do_sample": False}
     assert len(set(texts(TylerLM(model), *[("Let me solve", greedy)] * 3))) == 1
@@ -180,7 +180,7 @@ def test_answers_are_kept_for_the_harness_to_resume_from(mini: Tyler) -> None:
 
 
 def test_model_args_reach_the_model(tmp_path: Path) -> None:
-    string = "pretrained=mini,router=boundaries:0.25,budget=5,max_new_tokens=64,slots=3,dtype=float64,seed=4"
+    string = "pretrained=mini,router=boundaries:0.25,budget=5,max_new_tokens=64,batch_size=3,dtype=float64,seed=4"
     adapter = TylerLM.create_from_arg_string(string, {"batch_size": 1, "device": "cpu", "max_batch_size": 64})
     assert (adapter.router, adapter.budget, adapter.max_gen_toks) == (AtBoundaries(rate=0.25), 5, 64)
     assert (adapter.slots, adapter.seed, adapter.tyler.backbone.dtype) == (3, 4, torch.float64)
@@ -217,18 +217,20 @@ def test_the_harnesss_batch_size_is_a_number_of_slots(mini: Tyler, given: str | 
             TylerLM(mini, batch_size=given)
     else:
         assert TylerLM(mini, batch_size=given).slots == slots
-        assert TylerLM(mini, batch_size=given, slots=5).slots == 5
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("pretrained=mini,peft=x", "peft is unknown; allowed are pretrained, router, budget, max_new_tokens, slots"),
+        (
+            "pretrained=mini,peft=x",
+            "peft is unknown; allowed are pretrained, router, budget, max_new_tokens, batch_size",
+        ),
         ("router=never", "model_args needs pretrained=MODEL"),
         ("pretrained=mini,router=sometimes", "router 'sometimes' is unknown; choose from learned, never, boundaries"),
         ("pretrained=mini,budget=few", "budget='few'; it must be a whole number, 0 or more"),
         ("pretrained=mini,memory=much", "memory='much'; write it as a number of bytes, such as 4GB or 512MiB"),
-        ("pretrained=mini,slots=-1", "slots=-1; it must be a whole number, 0 or more"),
+        ("pretrained=mini,seed=-1", "seed=-1; it must be a whole number, 0 or more"),
     ],
 )
 def test_an_impossible_argument_is_refused_by_name(arguments: str, message: str) -> None:

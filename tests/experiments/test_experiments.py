@@ -19,16 +19,16 @@ import torch
 import fabricated
 from tiny_scale import TINY
 from tyler.config.files import load_config
-from tyler.evaluation.statistics import wilson
+from tyler.evaluation.statistics import Paired, resolution, wilson
 from tyler.evaluation.store import read_records
 from tyler.experiments import averages, declared
-from tyler.experiments.averages import average
+from tyler.experiments.averages import average, macro_difference
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources
 from tyler.experiments.declared.continual import BASE, entries, findings, forgetting, trainings
 from tyler.experiments.declared.invocation import POINTS, smoothed
 from tyler.experiments.declared.removal import interval, kind, steps
 from tyler.experiments.declared.specialization import Vectors, distances_of, permuted, principal, silhouette
-from tyler.experiments.experiment import Measured
+from tyler.experiments.experiment import Measured, adjust
 from tyler.experiments.grid import Grid
 from tyler.experiments.records import read
 from tyler.experiments.reproduction import RESULTS, Reproduction, render
@@ -113,6 +113,19 @@ def test_the_interval_of_an_average_is_wilsons_for_one_task_and_smaller_for_more
     assert both == pytest.approx((50, 50 - (50 - low) / 2**0.5, 50 + (high - 50) / 2**0.5))
     assert average(told, "g", "r", ["c"]) == pytest.approx((0, 0, 100 * wilson(0, 100)[1]), abs=1e-9)
     assert average(told, "g", "r", ["a", "d"]) is None
+
+
+def test_a_difference_of_averages_is_tested_and_has_the_resolution_of_its_problems() -> None:
+    ours, theirs = [1.0, 1.0, 0.5, 0.0, 1.0, 1.0, 1.0] * 30, [0.0, 1.0, 1.0, 0.0, 0.5, 0.0, 1.0] * 30
+    pair, found = Paired(tuple(theirs), tuple(ours)), macro_difference([ours], [theirs])
+    assert found["p"] == pair.p_value() and found["points"] == pytest.approx(100 * pair.difference, abs=1e-4)
+    assert (found["low"], found["high"]) == pytest.approx([100 * end for end in pair.interval()], abs=1)
+    nothing = macro_difference([ours, theirs], [ours, theirs])
+    assert (nothing["points"], nothing["p"]) == (0.0, 1.0) and nothing["low"] == -nothing["high"]
+    assert nothing["high"] == pytest.approx(100 * resolution(len(ours))[1] / 2**0.5, abs=1e-4)
+    family = [{"of": "a", "p": 0.01}, {"of": "a", "p": 0.04}, {"of": "b", "p": 0.04}]
+    adjust(family, "of")
+    assert [(one["holm"], one["family"]) for one in family] == [(0.02, 2), (0.04, 2), (0.04, 1)]
 
 
 def test_timed_answers_are_of_one_seed_and_of_the_problems_that_the_scale_says() -> None:

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from tyler.config.files import load_config
+from tyler.evaluation.store import name_of
 from tyler.experiments import records
-from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training, name_of
+from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
 from tyler.experiments.measures import spread_of
 from tyler.experiments.studies import smollm2
@@ -33,11 +34,14 @@ def cell(row: str = "Stage 1", training: Training = STAGE1, seed: int = 42, **de
     return Cell(row, "mini", training, Decoding(**decoding), ASKED, seed)  # type: ignore[arg-type]
 
 
+CELLS = [cell("CoT", Training(), router="never"), cell(), cell("zeros", intervention="zeros")]
+
+
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
     folder = tmp_path_factory.mktemp("grid")
     made = Grid(folder / "models", folder / "records", Sources({}))
-    made.run([cell("CoT", Training(), router="never"), cell(), cell("zeros", intervention="zeros")])
+    made.run(CELLS)
     return made
 
 
@@ -45,17 +49,7 @@ def test_a_cell_that_has_a_record_is_not_run_again(grid: Grid, monkeypatch: pyte
     before = {path: path.stat().st_mtime_ns for path in grid.records.iterdir()}
     assert len(before) == 3
     monkeypatch.setattr(Grid, "measure", lambda *_: pytest.fail("a finished cell was run again"))
-    grid.run(
-        [
-            cell(
-                "CoT",
-                Training(),
-                router="never",
-            ),
-            cell(),
-            cell("zeros", intervention="zeros"),
-        ]
-    )
+    grid.run(CELLS)
     assert {path: path.stat().st_mtime_ns for path in grid.records.iterdir()} == before
 
 
@@ -180,7 +174,7 @@ def test_constant_latents_are_the_same_for_every_problem_and_all_that_learns(tmp
 
 def test_the_spread_of_latents_is_that_of_their_squares_around_their_mean(grid: Grid) -> None:
     asked = replace(cell(), measure=SPREAD)
-    reasoner, _, _ = grid.ready(asked)
+    reasoner, _ = grid.reasoner(asked, grid.trained(asked.training, asked.preset, asked.seed)[0])
     blocks = [
         block.tolist()
         for trajectory in reasoner.solve(grid.sources.problems(ASKED))

@@ -16,17 +16,18 @@ import pytest
 
 from tiny_scale import TINY
 from tyler.cli.main import main
+from tyler.evaluation.store import name_of
 from tyler.experiments import declared
-from tyler.experiments.cells import Cell, Sources, name_of
+from tyler.experiments.cells import Cell, Sources
 from tyler.experiments.declared import main as main_experiment
-from tyler.experiments.experiment import Entry
+from tyler.experiments.experiment import Entry, chance
 from tyler.experiments.grid import Grid
 from tyler.experiments.listing import show_trace, sources_of
 from tyler.experiments.records import names as read_names
 from tyler.experiments.reproduction import RECORDS, RESULTS, Reproduction, with_seeds
 from tyler.experiments.scales import SCALES, Scale
 from tyler.experiments.smoke import LONGEST, one_problem, tokenizer_of
-from tyler.experiments.study import Comparison, chance, compared
+from tyler.experiments.study import Comparison, compared
 from tyler.tasks.task import GradeOptions
 
 SMALL = str(Path(__file__).parents[1] / "tiny_scale.py")

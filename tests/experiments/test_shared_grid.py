@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from processes import Started
+from tyler.evaluation.store import name_of
 from tyler.experiments import grid as grids
 from tyler.experiments import records
-from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training, name_of
+from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,14 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tyler.cli.main import main
+from tyler.evaluation.store import name_of
 from tyler.experiments import declared, reproduction
-from tyler.experiments.cells import Sources, name_of
+from tyler.experiments.cells import Sources
 from tyler.experiments.experiment import WRITERS
 from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read
 from tyler.experiments.reproduction import Reproduction, read_results, write_results
 from tyler.experiments.scales import COLOURS, SCALES
-from tyler.experiments.studies import baselines, mini, mini_development, smollm2, stage2_variants
+from tyler.experiments.studies import baselines, mini, mini_development, smollm2, smollm2_skill, stage2_variants
 from tyler.experiments.studies import smollm2_growth as growth
 from tyler.experiments.study import Study, compared
 from tyler.model import Tyler
@@ -36,6 +37,7 @@ STUDIES = {
     "baselines": baselines.STUDY,
     "stage2_variants": stage2_variants.STUDY,
     "smollm2": smollm2.STUDY,
+    "smollm2_skill": smollm2_skill.STUDY,
 }
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
 NO_COUNTS = {"42, 43, 44", "25, 50, 75"}
@@ -105,22 +107,56 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
     assert len(quoted) > 30 and not quoted - counts
 
 
-def test_the_comparisons_that_came_after_their_answers_are_said(root: Path, results: Results) -> None:
-    found = results("smollm2")["comparisons"]
-    after = {(one["first"], one["second"]) for one in found if one["declared"] > one["answered"]}
-    assert after == {
+AFTER = {
+    "mini": {(pair.first, pair.second) for pair in mini.COMPARISONS},
+    "baselines": {(pair.first, pair.second) for pair in baselines.COMPARISONS},
+    "smollm2": {
         ("Stage 1, all boundaries", "MemGen"),
         ("Stage 1, all boundaries", "SoftCoT"),
         ("Stage 2", "Stage 2, means"),
-    }
-    assert "three comparisons were declared after their answers" in " ".join(page(root).split())
+    },
+    "smollm2_skill": {(smollm2_skill.WITH, smollm2_skill.WITHOUT)},
+}
+"""The comparisons that were declared after their answers, by study; of the others none was."""
+SAID = (
+    "those of `mini` and of the baselines after their answers",
+    "all declared before",
+    "three comparisons were declared after their answers (Stage 1 with MemGen and with SoftCoT, Stage 2 with its",
+    "This comparison was declared after its answers (`smollm2_skill`)",
+)
 
 
-def test_when_a_comparison_was_declared_is_in_the_history(root: Path) -> None:
-    log = subprocess.run(["git", "log", "--format=%cI"], cwd=root, capture_output=True, text=True, check=False).stdout
-    if len(log.split()) < 100:
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_comparisons_that_came_after_their_answers_are_told_in_the_tables(name: str, results: Results) -> None:
+    found = results(name)["comparisons"]
+    after = {(pair["first"], pair["second"]) for pair in found if pair["declared"] > pair["answered"]}
+    assert after == AFTER.get(name, set())
+    rows = [row for table in STUDIES[name].tables(results(name)) for row in table.rows if "declared" in table.columns]
+    assert {(row[0], row[1]) for row in rows if row[-1] == "after its answers"} == after
+
+
+def test_the_page_says_which_comparisons_came_after_their_answers(root: Path) -> None:
+    text = " ".join(page(root).split())
+    assert all(sentence in text for sentence in SAID)
+
+
+@pytest.mark.parametrize("name", [*STUDIES, "smollm2_growth"])
+def test_when_a_comparison_was_declared_is_in_the_history(name: str, root: Path) -> None:
+    command = [
+        "git",
+        "log",
+        "--full-history",
+        "--format=%cI",
+        "--",
+        "scripts",
+        "src/tyler/analysis",
+        "src/tyler/experiments",
+    ]
+    times = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.split()
+    if len(times) < 30:
         pytest.skip("the history is not here")
-    assert set(smollm2.DECLARED) <= set(log.split())
+    study = declared.find(name)
+    assert isinstance(study, Study) and {pair.declared for pair in study.comparisons} <= set(times)
 
 
 def test_a_comparison_is_of_the_seeds_that_both_have(known: dict[str, dict[str, Any]]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from tyler.cli import main
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.engine.trajectory import Trajectory
-from tyler.lens import rescoring
+from tyler.evaluation.pass_at_1 import answer_of
+from tyler.lens import rescoring, stored
 from tyler.lens import survey as surveys
 from tyler.lens import tables as lens_tables
 from tyler.lens.block import (
@@ -311,10 +314,10 @@ def test_an_answer_is_kept_where_the_same_stands_in_its_box(model: Tyler) -> Non
     assert kept["no block"] == [float(one == other) for one, other in pairs if one is not None]
     assert 0 < sum(kept["no block"]) < len(kept["no block"])
     told = differences(kept)
-    assert told["Are zeros worse than no block?"] == [
+    assert told["Are zeros worse than no block?"].differences == [
         b - a for a, b in zip(kept["zeros"], kept["no block"], strict=True)
     ]
-    assert told["Do its own latents do more than their means?"] == [1 - one for one in kept["means"]]
+    assert told["Do its own latents do more than their means?"].differences == [1 - one for one in kept["means"]]
 
 
 def test_no_answer_is_decoded_again_with_its_own_latents(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +371,72 @@ def test_a_survey_needs_two_answers_with_operators(model: Tyler) -> None:
         survey(model, PROBLEMS[:1], max_new_tokens=30)
 
 
+# ------------------------------------------------------------------------------------------------ answers of the store
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluation of six problems."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    command = ["eval", "mini-tyler", "--split", "dev", "--count", "6", "--max-new-tokens", "160"]
+    assert main.main([*command, "--output", str(folder), "--no-math-verify"]) == 0
+    return folder
+
+
+def test_an_answer_of_the_store_is_read_again_as_it_was_decoded(model: Tyler, typed: list[Trajectory]) -> None:
+    for problem, answer in zip(load_problems("mini", "dev", count=6), typed, strict=True):
+        again = stored.replayed(model, answer_of(problem, answer))
+        assert again is not None and len(again.latents) > 1
+        for name in ("prompt_ids", "actions", "is_operator", "invocations", "text", "finish_reason"):
+            assert getattr(again, name) == getattr(answer, name)
+        for found, kept in zip(again.latents, answer.latents, strict=True):
+            assert torch.allclose(found, kept, atol=1e-3)
+
+
+def test_the_lens_reads_the_answers_of_an_evaluation_and_decodes_none(
+    evaluated: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["lens", "mini-tyler", "--max-new-tokens", "160", "--count", "6", "--json"]
+    monkeypatch.setattr(surveys, "kept_answers", lambda *_, **__: {})
+    assert main.main([*command, "--split", "dev"]) == 0
+    decoded = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(Tyler, "solve", lambda *_, **__: pytest.fail("it decodes"))
+    assert main.main([*command, "--answers", str(evaluated)]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["problems"] == f"6 of {evaluated}" and read["num_problems"] == decoded["num_problems"]
+    assert read["operators"].keys() == decoded["operators"].keys()
+    for name, operator in read["operators"].items():
+        for measure, estimate in operator["measured"].items():
+            other = decoded["operators"][name]["measured"][measure]
+            assert estimate["mean"] == pytest.approx(other["mean"], abs=0.01), (name, measure)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        ("weights", "0", "weights '0', here '"),
+        ("method_settings", {"budget": 1}, "method_settings {'budget': 1}, here .*Learned"),
+        ("instruction", "Be brief.", "instruction 'Be brief.', here ''"),
+        ("sampling", {"temperature": 0.5}, "sampling .*0.5"),
+        ("tokenizer", "0", "tokenizer '0', here '"),
+    ],
+)
+def test_answers_under_other_settings_are_refused(
+    setting: str, value: object, why: str, evaluated: Path, tmp_path: Path, model: Tyler
+) -> None:
+    folder = shutil.copytree(evaluated, tmp_path / "other")
+    settings = json.loads((folder / "settings.json").read_text()) | {setting: value}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=f"holds answers under other settings: {why}"):
+        stored.answers_in(folder, model, router=None, max_new_tokens=160)
+
+
+def test_what_the_store_lacks_cannot_be_read_again(model: Tyler, typed: list[Trajectory]) -> None:
+    kept = answer_of(load_problems("mini", "dev", count=1)[0], typed[0])
+    for lacking in ({"text": None}, {"invocations": None}, {"prompt": ""}, {"visible_tokens": 3}):
+        assert stored.replayed(model, replace(kept, **lacking)) is None
+
+
 @pytest.mark.parametrize("length", [1, 2])
 def test_a_block_at_the_end_of_an_answer_has_nothing_behind_it(length: int) -> None:
     tyler = tiny.tyler("qwen3")
@@ -402,7 +471,8 @@ def test_the_tests_of_a_survey_are_one_family_with_adjusted_p_values() -> None:
     surveys.adjust(families)
     assert [one.p for tests in families for one in tests.values()] == pytest.approx([3 * 2 / 2**20, 1.0, 2 / 32])
     assert lens_tables.verdict(families[1]["a"]) == "yes, 1.00 (1.00 to 1.00), p 0.062"
-    nothing = surveys.test_of_shares([0.0] * 50)
+    alike = {name: [1.0] * 50 for name in (*rescoring.INTERVENTIONS, "no block")}
+    nothing = count([], alike).decoded_tested["Are zeros worse than no block?"]
     assert (nothing.mean, nothing.p, nothing.verdict) == (0.0, 1.0, "not clear") and nothing.high == -nothing.low > 0.05
 
 

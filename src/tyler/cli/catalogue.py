@@ -52,8 +52,8 @@ def row(run: AnyRun) -> dict[str, Any]:
         best = run.best
         best_value = None if best is None else f"{best.metric.partition('/')[2]} {best.value:.4g} at step {best.step}"
     else:
-        accuracy, so_far = run.accuracy, "" if run.status == "finished" else " so far"
-        best_value = None if accuracy is None else f"accuracy {100 * accuracy:.1f}%{so_far}"
+        accuracy = run.accuracy
+        best_value = None if accuracy is None else f"accuracy {100 * accuracy:.1f}%"
     return {
         "what": run.what,
         "status": run.status,

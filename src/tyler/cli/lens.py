@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    from tyler.engine.trajectory import Trajectory
     from tyler.lens.tables import Table
     from tyler.model import Tyler
 
@@ -36,6 +37,7 @@ def lens(
     task: Annotated[str, arg(metavar="TASK")] = "mini",
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
     data: OptionalFolder = None,
+    answers: OptionalFolder = None,
     count: int = 16,
     router: RouterName = None,
     max_new_tokens: int = 256,
@@ -59,6 +61,7 @@ def lens(
         task: Whose problems the controls come from, and are counted without a QUESTION.
         split: Which split; by default the one that is reported.
         data: A file, or the folder with the task's official files.
+        answers: An evaluation of this model as `tyler eval` keeps it: its answers are read, and none is decoded.
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
@@ -75,18 +78,44 @@ def lens(
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another place")
     decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
     from tyler.model import Tyler
-    from tyler.tasks import load_problems
 
     loaded = Tyler.from_pretrained(model, device=device, dtype=dtype, backbone=backbone)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
-    problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
-    if question:
-        view = answer_view(loaded, model, question, problems, seed, decoding)
-    else:
-        described = f"{len(problems)} of {task}{f', {split}' if split else ''}"
-        view = survey_view(loaded, model, described, problems, seed, decoding)
+    subject = subject_of(task, split, data, count) if answers is None else subject_in(answers, loaded, count, decoding)
+    view = (
+        answer_view(loaded, model, question, subject, seed, decoding)
+        if question
+        else survey_view(loaded, model, subject, seed, decoding)
+    )
     show(view, json_, page)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Problems, what they are called, and the model's answers where the store has them."""
+
+    problems: list[str]
+    name: str
+    answers: list[Trajectory] | None = None
+
+
+def subject_of(task: str, split: str | None, data: Path | None, count: int) -> Subject:
+    """Problems of a task."""
+    from tyler.tasks import load_problems
+
+    problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
+    return Subject(problems, f"{task}, {split}" if split else task)
+
+
+def subject_in(folder: Path, model: Tyler, count: int, decoding: Mapping[str, Any]) -> Subject:
+    """Problems and answers of an evaluation."""
+    from tyler.lens.stored import answers_in
+
+    problems, answers = answers_in(
+        folder, model, count=count, router=decoding["router"], max_new_tokens=decoding["max_new_tokens"]
+    )
+    return Subject(problems, str(folder), answers)
 
 
 @dataclass(frozen=True)
@@ -100,14 +129,15 @@ class View:
 
 
 def answer_view(
-    loaded: Tyler, name: str, question: str, problems: list[str], seed: int, decoding: Mapping[str, Any]
+    loaded: Tyler, name: str, question: str, beside: Subject, seed: int, decoding: Mapping[str, Any]
 ) -> View:
     """The blocks of one answer, beside those of the answers to some problems."""
     from tyler.lens import tables
     from tyler.lens.block import read_blocks
     from tyler.presentation import as_html, as_text
 
-    answer, *others = loaded.solve([question, *problems], **decoding)
+    answer, *others = loaded.solve([question, *(beside.problems if beside.answers is None else ())], **decoding)
+    others = beside.answers or others
     readings = read_blocks(loaded, answer, others, seed)
     every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
     page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
@@ -115,15 +145,14 @@ def answer_view(
     return View(page, content, as_text(answer.text, answer.invocations), every[:2])
 
 
-def survey_view(
-    loaded: Tyler, name: str, described: str, problems: list[str], seed: int, decoding: Mapping[str, Any]
-) -> View:
+def survey_view(loaded: Tyler, name: str, subject: Subject, seed: int, decoding: Mapping[str, Any]) -> View:
     """The blocks of many answers, counted."""
     import tyler
     from tyler.lens import tables
     from tyler.lens.survey import survey
 
-    result = survey(loaded, problems, seed=seed, **decoding)
+    described = f"{len(subject.problems)} of {subject.name}"
+    result = survey(loaded, subject.problems, answers=subject.answers, seed=seed, **decoding)
     facts = {"model": name, "problems": described, "answers with operators": str(result.num_problems)}
     content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
     every = tables.survey_tables(result)

@@ -61,7 +61,7 @@ def reproduce(
     Args:
         names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all;
             or a study of ours by name: mini, mini_development, baselines, stage2_variants, smollm2,
-            smollm2_growth.
+            smollm2_growth, smollm2_skill.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.

@@ -38,7 +38,6 @@ from tyler.reasoners.registry import Loaded
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.environment import environment
 from tyler.tasks import Problem, grade, task_name
-from tyler.tasks.task import GradeOptions
 
 LONGEST_WAIT = timedelta(days=30)
 """How long the processes that are done wait for the others; answers are kept as they come, so nothing is at stake."""
@@ -70,10 +69,12 @@ def run(model: str, request: EvaluationRequest = EvaluationRequest(), *, output:
         )
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
     sets = request.questions.problems()
-    for problems in sets.values():
-        _check_grader(problems[0], request.grading)
+    for first, *_ in sets.values():  # a grader that will refuse does so before anything is loaded
+        grade(first.task, "", first.answer, **asdict(replace(request.grading, math_verify=False)))
     who = of_server(request) if request.server.endpoint else of_model(model, request, sets, state)
     settings = {**who.settings, "samples": request.answering.samples, "problems": digests(sets)}
+    if request.questions.instruction is not None:
+        settings["instruction"] = request.questions.instruction
     folder = output or default_folder(model or request.server.model, request)
     records = answered(who.ask, sets, settings, folder, request, state)
     return [] if records is None else published(records, who, settings, folder, facts_of(request, sets, settings))
@@ -94,16 +95,6 @@ def of_server(request: EvaluationRequest) -> Subject:
     """A model behind an OpenAI-compatible server. Raises EndpointError where it cannot be used."""
     endpoint = Endpoint.of(request.server, request.answering)
     return Subject(endpoint.name, endpoint.ask, endpoint.settings())
-
-
-def sampled_problems(problems: Sequence[Problem], samples: int) -> list[Problem]:
-    """Every problem as often as it is answered, the samples of one beside each other."""
-    return [replace(problem, sample=sample) for problem in problems for sample in range(samples)]
-
-
-def _check_grader(problem: Problem, grading: GradeOptions) -> None:
-    """Raise what a grader that will refuse raises, before anything is loaded."""
-    grade(problem.task, "", problem.answer, **asdict(replace(grading, math_verify=False)))
 
 
 def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
@@ -192,7 +183,11 @@ def answered(
 ) -> list[Record] | None:
     """Answer and grade this process's share; the records of all processes in the first one, None in the others."""
     rank, world, options = state.process_index, state.num_processes, request.grading
-    sampled = {task: sampled_problems(problems, request.answering.samples) for task, problems in sets.items()}
+    each = range(request.answering.samples)
+    sampled = {
+        task: [replace(problem, sample=sample) for problem in problems for sample in each]
+        for task, problems in sets.items()
+    }
     with AnswerStore(folder, settings, options=options, rank=rank) as store:
         if request.server.retry_failed:
             store.forget_failed()

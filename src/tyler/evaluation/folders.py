@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tyler.evaluation.answers import Answer
-from tyler.evaluation.store import ANSWERS, SETTINGS, graded, line_files, read_answers, read_evaluations
+from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_answers, read_evaluations
 from tyler.runs.catalogue import Status, TrainingRun, is_locked
 from tyler.runs.checkpoints import CHECKPOINTS
 from tyler.runs.run import CONFIG, METRICS
-from tyler.tasks import find_task
-from tyler.tasks.task import GradeOptions
 
 
 @dataclass(frozen=True)
@@ -64,18 +62,8 @@ class EvaluationRun:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of right answers, of those so far: what waits for its verdict is graded here.
-
-        None without any, and where that would run the programs of a model, or needs a task that is not there.
-        """
+        """The share of right answers among those with a verdict, which they get at the end; None without any."""
         records = [record for some in read_evaluations(self.path).values() for record in some]
-        known = {record.key for record in records}
-        waiting = [answer for answer in self.answers if answer.text is not None and answer.key not in known]
-        try:
-            if not any(find_task(answer.task).runs_code for answer in waiting):
-                records += graded(waiting, GradeOptions())
-        except ValueError:  # of a task that is not there
-            return None
         return sum(record.correct for record in records) / len(records) if records else None
 
 

@@ -68,7 +68,6 @@ class TylerLM(HFLM):
         router: str | Router | None = None,
         budget: int | None = None,
         max_new_tokens: int = 256,
-        slots: int | None = None,
         batch_size: int | str | None = None,
         dtype: str = "auto",
         device: str | None = None,
@@ -81,12 +80,12 @@ class TylerLM(HFLM):
         `pretrained`, `backbone`, `dtype` and `device` are those of `Tyler.from_pretrained`; a process of `accelerate
         launch` uses its own device. `router` is a Router, or learned, never, boundaries, boundaries:RATE; None is what
         the model's last stage trained for. `budget` caps the operator calls of each answer. `max_new_tokens` is for
-        tasks without `max_gen_toks` (the harness's default is 256). `slots` (or the harness's `batch_size`, where
-        "auto" is 32) changes speed and memory, not results. `seed` is for tasks that sample. `memory` bounds the
-        bytes of context and caches of what is generated, as 4GB.
+        tasks without `max_gen_toks` (the harness's default is 256). `batch_size` is how many answers are decoded at
+        once, by default or as "auto" 32; it changes speed and memory, not results. `seed` is for tasks that sample.
+        `memory` bounds the bytes of context and caches of what is generated, as 4GB.
         """
-        check_whole_numbers(budget=budget, max_new_tokens=max_new_tokens, slots=slots, seed=seed)
-        self.slots = slots or slots_of(batch_size)
+        check_whole_numbers(budget=budget, max_new_tokens=max_new_tokens, seed=seed)
+        self.slots = slots_of(batch_size)
         state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
         if isinstance(pretrained, str):
             own = str(state.device) if state.num_processes > 1 else device

@@ -75,13 +75,7 @@ def write(
     atomic_write(folder / "report.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
 
 
-def save(
-    reports: Sequence[Report],
-    folder: str | Path,
-    title: str,
-    settings: Mapping[str, Any] | None = None,
-    facts: Facts | None = None,
-) -> None:
+def save(reports: Sequence[Report], folder: str | Path, title: str, settings: Mapping[str, Any] | None = None) -> None:
     """Write the comparison, and each report's records to a directory of its own: `tyler eval --compare` reads those.
 
     Raises ValueError for two names that would be one directory.
@@ -91,7 +85,7 @@ def save(
     if len(set(targets.values())) < len(reports):
         raise ValueError(f"reports named {', '.join(targets)} would share a directory; give them other names")
     links = {name: f"{target.name}/{ANSWERS}" for name, target in targets.items()}
-    facts = facts or {"problems": f"{len({key for report in reports for key in report.problems})}"}
+    facts = {"problems": f"{len({key for report in reports for key in report.problems})}"}
     write(reports, folder, title, settings, facts, links)
     for report in reports:
         target = targets[report.name]

@@ -70,15 +70,14 @@ def evaluate(
     *,
     options: GradeOptions | None = None,
     store: AnswerStore | None = None,
-    name: str | None = None,
     show: bool = True,
 ) -> Report:
-    """Answer and grade every problem, with a progress bar (`show`); the report is called `name`, or as the reasoner.
+    """Answer and grade every problem, with a progress bar (`show`); the report is called as the reasoner.
 
     With a `store`, answers it holds are taken from it and new ones are kept in it at once, so that a killed evaluation
     resumes where it was. Raises ValueError when there are no problems, and Interrupted where Ctrl-C stopped it.
     """
-    return collect(asking(reasoner), problems, name=name or reasoner.name, options=options, store=store, show=show)
+    return collect(asking(reasoner), problems, name=reasoner.name, options=options, store=store, show=show)
 
 
 def collect(

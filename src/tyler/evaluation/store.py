@@ -82,16 +82,17 @@ class Verdicts:
     """One file of verdicts: those of each evaluation by the names of its answers, and which grader made them when."""
 
     path: Path
-    of: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+    of: Mapping[str, Mapping[Key, Verdict]]
     about: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> Verdicts:
         """Raises RunError for a damaged file or one of another format."""
         rows, about = parquet.read(path)
-        verdicts: defaultdict[str, dict[Key, dict[str, Any]]] = defaultdict(dict)
+        verdicts: defaultdict[str, dict[Key, Verdict]] = defaultdict(dict)
         for row in rows:
-            verdicts[row["evaluation"]][row["task"], row["id"], row["sample"]] = row
+            verdict = Verdict(**{name: row[name] for name in VERDICT} | {"outcome": Outcome(row["outcome"])})
+            verdicts[row["evaluation"]][row["task"], row["id"], row["sample"]] = verdict
         return cls(path, verdicts, about)
 
     def check(self, name: str, digest: str) -> None:
@@ -145,23 +146,18 @@ def read_evaluations(folder: Path, mode: Mode | None = "official") -> dict[str, 
 def judged(name: str, answers: Sequence[Answer], files: Sequence[Verdicts], finished: bool) -> list[Record]:
     """The answers of an evaluation that have a verdict, with the last. While it is not finished, verdicts are on those
     answers that it had before."""
-    rows: dict[Key, Mapping[str, Any]] = {}
+    verdicts: dict[Key, Verdict] = {}
     for file in (file for file in files if name in file.of):
         if finished:
             file.check(name, digest(answers))
-        rows |= file.of[name]
-    pairs = [(answer, rows[answer.key]) for answer in answers if answer.key in rows]
-    return [answer.graded(verdict_in(row)) for answer, row in pairs if is_on(row, answer)]
+        verdicts |= file.of[name]
+    pairs = [(answer, verdicts[answer.key]) for answer in answers if answer.key in verdicts]
+    return [answer.graded(verdict) for answer, verdict in pairs if is_on(verdict, answer)]
 
 
-def verdict_in(row: Mapping[str, Any]) -> Verdict:
-    """The verdict of a row."""
-    return Verdict(**{name: row[name] for name in VERDICT} | {"outcome": Outcome(row["outcome"])})
-
-
-def is_on(row: Mapping[str, Any], answer: Answer) -> bool:
+def is_on(verdict: Verdict, answer: Answer) -> bool:
     """Whether a verdict is on this answer, and not on a refusal in the place of which it came."""
-    return not str(row["reason"]).startswith(FAILED) or row["reason"] == answer.finish_reason
+    return not verdict.reason.startswith(FAILED) or verdict.reason == answer.finish_reason
 
 
 def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
@@ -306,14 +302,12 @@ def write_verdicts(
 
 def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:
     """Put the verdicts of finished evaluations into the files of a folder, beside those that it has."""
-    files: defaultdict[str, list[Verdicts]] = defaultdict(list)
-    for source in (folder, *evaluations):
-        for path in source.glob("verdicts-*.parquet"):
-            files[path.name].append(Verdicts.read(path))
-    for file, parts in files.items():
-        rows = [row for part in parts for some in part.of.values() for row in some.values()]
-        digests = {name: value for part in parts for name, value in part.about["answers"].items()}
-        parquet.write(folder / file, rows, parquet.VERDICTS, {**parts[-1].about, "answers": digests})
+    paths = [path for source in (folder, *evaluations) for path in source.glob("verdicts-*.parquet")]
+    for file in {path.name for path in paths}:
+        parts = [parquet.read(path) for path in paths if path.name == file]
+        rows = [row for part, _ in parts for row in part]
+        digests = {name: value for _, about in parts for name, value in about["answers"].items()}
+        parquet.write(folder / file, rows, parquet.VERDICTS, {**parts[-1][1], "answers": digests})
 
 
 def check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> None:

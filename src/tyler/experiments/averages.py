@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -11,12 +12,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tyler.evaluation.statistics import middle95, resampled
+from tyler.evaluation.statistics import middle95, resampled, resolution, sign_flips
 from tyler.experiments.cells import ACCURACY
-from tyler.experiments.experiment import MISSING, Measured, Results, Table, entry_of, in_order
+from tyler.experiments.experiment import MISSING, Measured, Results, Table, adjust, chance, entry_of, in_order
 
-DECIMALS = 2
-"""To which the paper rounds its accuracies."""
 DRAWS = 2000
 
 
@@ -40,15 +39,12 @@ def shown(table: str, group: str, row: str, column: str, form: str = ".2f") -> s
     return f"{number:{form}}{'†' if column in problems and not is_share(number, problems[column]) else ''}"
 
 
-def is_share(percent: float, count: int, decimals: int = DECIMALS) -> bool:
-    """Whether some k of `count` is this many per cent, rounded or cut off to `decimals`."""
-    scale = 10**decimals
+def is_share(percent: float, count: int) -> bool:
+    """Whether some k of `count` is this many per cent, rounded or cut off to the paper's two decimals."""
     nearest = round(percent * count / 100)
     shares = [100 * k / count for k in (nearest - 1, nearest, nearest + 1)]
-    printed = {f"{share:.{decimals}f}" for share in shares} | {
-        f"{int(share * scale) / scale:.{decimals}f}" for share in shares
-    }
-    return f"{percent:.{decimals}f}" in printed
+    printed = {f"{number:.2f}" for share in shares for number in (share, int(share * 100) / 100)}
+    return f"{percent:.2f}" in printed
 
 
 def with_paper(text: str, published: str) -> str:
@@ -70,9 +66,7 @@ def share_text(entry: Mapping[str, Any] | None, published: str = "") -> str:
     return with_paper(text, published)
 
 
-def accuracy_table(
-    results: Results, name: str, caption: str, published: str, group: str, ruled: tuple[int, ...] = ()
-) -> Table:
+def accuracy_table(results: Results, name: str, caption: str, published: str, group: str) -> Table:
     """Rows by tasks, with the average and the difference to the base row; the paper's in brackets."""
     columns = in_order(results, "column")
     rows = []
@@ -85,7 +79,7 @@ def accuracy_table(
         )
         rows.append((row, *shares, *ends))
     header = ("method", *columns, "average", "difference to CoT")
-    return Table(name, caption, header, tuple(rows), ruled)
+    return Table(name, caption, header, tuple(rows))
 
 
 def average(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float, float] | None:
@@ -123,39 +117,45 @@ def written(number: float | None, form: str) -> str:
 
 
 def held_against(base: str, measured: Sequence[Measured]) -> dict[str, Any]:
-    """The findings of an experiment that holds its rows against one of them."""
-    return {"differences": differences([each for each in measured if each.entry.cells[0].measure == ACCURACY], base)}
-
-
-def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
     """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval; of rows whose tasks
     have all been measured.
 
     Problems are drawn anew within each task, the same for both rows, and a problem counts by its share of seeds.
     """
     shares: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for each in measured:
+    for each in (each for each in measured if each.entry.cells[0].measure == ACCURACY):
         shares.setdefault((each.entry.group, each.entry.row), {})[each.entry.column] = each.shares()
-    return [
+    compared = [
         {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(other.values()))}
         for (group, row), tasks in shares.items()
         if row != base and (other := shares.get((group, base), {})).keys() == tasks.keys()
         if all(tasks.values()) and all(other.values())
     ]
+    adjust(compared, "group")
+    return {"differences": compared}
 
 
 def macro_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, float]:
-    """The difference of two macro averages in points, with its percentile interval."""
+    """The difference of two macro averages in points, with its percentile interval and the p of sign flips.
+
+    Where no problem differs, the interval is what so many problems of each task resolve.
+    """
     source = np.random.default_rng(0)
     gains = [np.asarray(own) - np.asarray(other) for own, other in zip(ours, theirs, strict=True)]
     low, high = middle95(np.mean([resampled(gain, DRAWS, source).mean(axis=1) for gain in gains], axis=0))
+    if not any(map(np.any, gains)):
+        high = math.hypot(*(resolution(len(gain))[1] for gain in gains)) / len(gains)
+        low = -high
+    p = sign_flips(np.concatenate([gain / len(gain) for gain in gains]).tolist())
     middle = fmean(float(gain.mean()) for gain in gains)
-    return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4)}
+    return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4), "p": p}
 
 
 def difference(results: Results, group: str, row: str) -> str:
-    """A row's difference as text."""
+    """A row's difference as text, with Holm's p and of how many comparisons it is."""
     for finding in results["differences"]:
         if (finding["group"], finding["row"]) == (group, row):
-            return f"{finding['points']:+.1f} ({finding['low']:+.1f} to {finding['high']:+.1f})"
+            ends = f"{finding['low']:+.1f} to {finding['high']:+.1f}"
+            p = f"Holm's p {chance(finding['holm'])} of {finding['family']}"
+            return f"{finding['points']:+.1f} ({ends}; {p})"
     return MISSING

@@ -262,12 +262,6 @@ def _loaded(preset: str, overrides: tuple[str, ...]) -> Config:
     return load_config(preset, overrides)
 
 
-def name_of(identity: dict[str, Any]) -> str:
-    """The hash that names a cell or a training."""
-    text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def digest(problems: Iterable[tuple[object, ...]]) -> str:
     """A hash of what problems say, in their order."""
     hashed = hashlib.sha256()

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.reports import markdown_row
-from tyler.evaluation.statistics import clustered
+from tyler.evaluation.statistics import clustered, holm
 from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, Cell, Questions
 from tyler.experiments.scales import Rows, Scale
 from tyler.tasks import Outcome
@@ -28,13 +28,12 @@ ESCAPED = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "–": "-
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` of text under `columns`. `name` is its file's, `ruled` are the rows that a line is drawn above."""
+    """`rows` of text under `columns`; `name` is its file's."""
 
     name: str
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    ruled: tuple[int, ...] = ()
 
 
 def markdown(table: Table, note: Sequence[str]) -> str:
@@ -45,10 +44,6 @@ def markdown(table: Table, note: Sequence[str]) -> str:
 
 def latex(table: Table, note: Sequence[str]) -> str:
     """A `table` environment that needs the package booktabs; the note is a comment above it."""
-    body = []
-    for index, row in enumerate(table.rows):
-        body += [r"  \midrule"] * (index in table.ruled)
-        body.append(f"  {' & '.join(map(escaped, row))} \\\\")
     return "\n".join(
         [
             *(f"% {line}" for line in note),
@@ -58,7 +53,7 @@ def latex(table: Table, note: Sequence[str]) -> str:
             r"  \toprule",
             f"  {' & '.join(map(escaped, table.columns))} \\\\",
             r"  \midrule",
-            *body,
+            *(f"  {' & '.join(map(escaped, row))} \\\\" for row in table.rows),
             r"  \bottomrule",
             r"  \end{tabular}",
             rf"  \caption{{{escaped(table.caption)}}}",
@@ -152,8 +147,8 @@ class Measured:
         return entry | {
             "k": [sum(self.right(record)) for record in self.answered],
             "n": len(self.right(self.answered[0])),
-            "low": round(100 * low, 4),
-            "high": round(100 * high, 4),
+            "low": round(100 * low, 6),
+            "high": round(100 * high, 6),
             "verdicts": dict(Counter(self.pooled("outcomes"))),
             "visible": round(fmean(self.pooled("visible")), 3),
             "latents": round(fmean(self.pooled("latents")), 3),
@@ -230,3 +225,16 @@ def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str
 def in_order(results: Results, key: str) -> list[str]:
     """The groups, rows or columns of a results.json, as they come."""
     return list(dict.fromkeys(entry[key] for entry in results["entries"]))
+
+
+def adjust(comparisons: Sequence[dict[str, Any]], family: str) -> None:
+    """Give every comparison Holm's p of its family, those that have one value of a key, and how many these are."""
+    for name in dict.fromkeys(pair[family] for pair in comparisons):
+        members = [pair for pair in comparisons if pair[family] == name]
+        for pair, adjusted in zip(members, holm([pair["p"] for pair in members]), strict=True):
+            pair |= {"holm": round(adjusted, 6), "family": len(members)}
+
+
+def chance(p: float) -> str:
+    """A p as tables tell it."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

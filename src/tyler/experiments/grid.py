@@ -18,9 +18,9 @@ import torch
 
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Router, router_named
-from tyler.evaluation.store import AnswerStore
+from tyler.evaluation.store import AnswerStore, name_of
 from tyler.experiments import records
-from tyler.experiments.cells import ROLLED_OUT, TIMED_MEASURES, UNTRAINED, Cell, Questions, Sources, Training, name_of
+from tyler.experiments.cells import ROLLED_OUT, TIMED_MEASURES, UNTRAINED, Cell, Questions, Sources, Training
 from tyler.experiments.measures import MEASURES
 from tyler.lens.interventions import NAMED, intervene
 from tyler.reasoners import registry
@@ -56,8 +56,6 @@ class Grid:
     """Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
     memory: int | None = None
     """Bytes of context and caches that decoding may hold, in rollouts too; None for half of what is free."""
-    latest: dict[Any, tuple[Reasoner, str]] = field(default_factory=dict, repr=False, compare=False)
-    """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 
     def run(self, cells: Sequence[Cell], known: Collection[str] = ()) -> None:
         """Run every cell that has no record, in this order; what times its answers comes last.
@@ -96,7 +94,6 @@ class Grid:
                     if not free:
                         return False
                     print(f"{left} left: {training.method} for {description}", flush=True)
-                    self._let_go()
                     self.trained(training, cell.preset, cell.seed)
         with claimed(self.locks / name) as free:
             if free and not records.is_finished(self.records / name):
@@ -123,11 +120,14 @@ class Grid:
     def measure(self, cell: Cell, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Train what the cell needs, answer every problem into a folder, and say what the answers are of."""
         torch.manual_seed(cell.seed)  # untrained operators are drawn
-        reasoner, weights, training_seconds = self.ready(cell)
+        location, training_seconds = self.trained(cell.training, cell.preset, cell.seed)
+        reasoner, weights = self.reasoner(cell, location)
         problems = self.sources.problems(cell.questions)
         started = time.process_time()
         with AnswerStore(folder, identity, options=self.options) as store:
             measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
+        if isinstance(reasoner, TylerReasoner):
+            reasoner.model.shared_engine.close()  # vLLM's engine outlives its object
         return {
             "row": cell.row,
             "seed": cell.seed,
@@ -140,27 +140,6 @@ class Grid:
             **measured,
             "environment": records.surroundings(),
         }
-
-    def ready(self, cell: Cell) -> tuple[Reasoner, str, float]:
-        """The reasoner of a cell with the hash of its weights, and the processor seconds of its training.
-
-        It is loaded anew unless it answered last; what answered last is let go of before anything is trained.
-        """
-        longest, timed = cell.questions.max_new_tokens, cell.measure in TIMED_MEASURES
-        key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, timed)
-        if key not in self.latest:
-            self._let_go()
-        location, seconds = self.trained(cell.training, cell.preset, cell.seed)
-        if key not in self.latest:
-            self.latest[key] = self.reasoner(cell, location)
-        return *self.latest[key], seconds
-
-    def _let_go(self) -> None:
-        """Free the memory of what answered last; vLLM's engine outlives its object."""
-        for reasoner, _ in self.latest.values():
-            if isinstance(reasoner, TylerReasoner):
-                reasoner.model.shared_engine.close()
-        self.latest.clear()
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
         """The model under the cell's decoding, and the hash of its weights."""

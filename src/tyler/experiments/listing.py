@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from tyler.experiments.cells import NO_TRAINING, Cell, Questions, Training, is_at_hand, name_of
+from tyler.evaluation.store import name_of
+from tyler.experiments.cells import NO_TRAINING, Cell, Questions, Training, is_at_hand
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
 from tyler.modeling.architectures import settings_of

@@ -82,7 +82,7 @@ def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
 
 
 def by_answer(reasoner: Reasoner, problems: Sequence[Problem]) -> list[Blocks]:
-    """The latents of every answer; those of SoftCoT are its thoughts."""
+    """The latents of every answer, which no store has: they are decoded. Those of SoftCoT are its thoughts."""
     if isinstance(reasoner, SoftCotReasoner):
         with torch.no_grad():
             return [{"softcot": [reasoner.model.thoughts(problem, reasoner.thoughts)]} for problem in problems]

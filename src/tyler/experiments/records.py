@@ -49,7 +49,7 @@ def columns_in(folder: Path) -> dict[str, dict[str, Any]]:
         outcomes: dict[Key, str] = {}
         for file in (file for file in verdicts if name in file.of):
             file.check(name, digest)
-            outcomes |= {key: row["outcome"] for key, row in file.of[name].items()}
+            outcomes |= {key: str(verdict.outcome) for key, verdict in file.of[name].items()}
         cells[name] = {short: own[column] for short, column in COLUMNS.items()} | {
             "outcomes": [outcomes[key] for key in zip(own["task"], own["id"], own["sample"], strict=True)],
             "calls": None if None in own["calls"] else own["calls"],

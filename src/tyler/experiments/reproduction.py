@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyler import __version__
+from tyler.evaluation.store import name_of
 from tyler.experiments import declared, records
-from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources, name_of
+from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources
 from tyler.experiments.experiment import WRITERS, Entry, Experiment, Measured, Record, Results, Table
 from tyler.experiments.scales import Scale
 from tyler.runs.atomic_files import atomic_write

@@ -14,11 +14,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tyler.evaluation.html_report import slug
-from tyler.evaluation.statistics import Paired, holm
+from tyler.evaluation.statistics import Paired
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Questions
-from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, in_order
+from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, adjust, chance, in_order
 from tyler.experiments.scales import Rows, Scale
 from tyler.modeling.operators import PAPER_OPERATORS
+from tyler.presentation import counted
 from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ class Study:
             for each in self.comparisons
             if {(each.first, column), (each.second, column)} <= answered.keys()
         ]
-        for column in columns:
-            family = [pair for pair in pairs if pair["column"] == column]
-            for pair, adjusted in zip(family, holm([pair["p"] for pair in family]), strict=True):
-                pair |= {"holm": round(adjusted, 6), "family": len(family)}
+        adjust(pairs, "column")
         spread = [
             {"row": each.entry.row, "operator": operator, **numbers}
             for each in measured
@@ -103,7 +101,7 @@ class Study:
             if rows := [row_of(entry) for entry in results["entries"] if entry["column"] == column and "k" in entry]:
                 every.append(Table(name, f"{self.title}: {column}", HEADER, tuple(rows)))
             if pairs := [pair_row(entry) for entry in results["comparisons"] if entry["column"] == column]:
-                caption = f"{column}, problem by problem: {len(pairs)} comparisons"
+                caption = f"{column}, problem by problem: {counted(len(pairs), 'comparison')}"
                 every.append(Table(f"{name}-comparisons", caption, PAIRED, tuple(pairs)))
         return [*every, spread_table(self.records, results["spread"])] if results["spread"] else every
 
@@ -210,11 +208,6 @@ def pair_row(pair: Mapping[str, Any]) -> tuple[str, ...]:
         chance(pair["holm"]),
         "before" if before else "after its answers",
     )
-
-
-def chance(p: float) -> str:
-    """A p as tables tell it."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def spread_table(records: str, spread: Sequence[Mapping[str, Any]]) -> Table:

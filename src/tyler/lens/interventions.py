@@ -113,7 +113,8 @@ def intervene(
 
 
 def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memory: int | None = None) -> Blocks:
-    """The latents of the model's own answers to some problems, with operators at all boundaries."""
+    """The latents of the model's own answers to some problems, with operators at all boundaries; they are decoded,
+    because no store has latents."""
     answers = model.solve(list(problems), router=AtBoundaries(), max_new_tokens=max_new_tokens, slots=32, memory=memory)
     return blocks_of(answers)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from tyler.engine.routing import Never, Router
 from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory
+from tyler.evaluation.statistics import Paired
 from tyler.lens.interventions import NAMED, blocks_of
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
@@ -136,7 +137,8 @@ def kept_answers(
 ) -> dict[str, list[float]]:
     """Of each replacement, for every answer with a box: 1 where the same stands in the box of the new one, else 0.
 
-    `answers` are the model's own to the problems, under the same settings. Means and other problems' latents are those
+    These are decoded: what a replacement makes of an answer is in no store. `answers` are the model's own to the
+    problems, under the same settings. Means and other problems' latents are those
     of the other half of the answers, so that no problem is answered with its own; of an operator that the other half
     does not invoke, they are of all.
     """
@@ -165,10 +167,9 @@ def kept_answers(
     return shares | {"no block": [*kept(model, boxed, Never()).values()]}
 
 
-def differences(kept: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+def differences(kept: Mapping[str, Sequence[float]]) -> dict[str, Paired]:
     """What `DIFFERENCES` asks, answer by answer."""
     whole = {**kept, "": [1.0] * len(next(iter(kept.values())))}
     return {
-        question: [own - other for own, other in zip(whole[first], whole[second], strict=True)]
-        for question, (first, second) in DIFFERENCES.items()
+        question: Paired(tuple(whole[second]), tuple(whole[first])) for question, (first, second) in DIFFERENCES.items()
     }

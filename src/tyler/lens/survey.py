@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from tyler.engine.routing import Router
-from tyler.evaluation.statistics import holm, middle95, resampled, resolution, sign_flips
+from tyler.engine.trajectory import Trajectory
+from tyler.evaluation.statistics import holm, middle95, resampled, sign_flips
 from tyler.lens.block import TOGETHER, Reading, read_blocks, read_together
 from tyler.lens.rescoring import differences, kept_answers
 from tyler.model import Tyler
@@ -103,18 +104,21 @@ def survey(
     model: Tyler,
     problems: Sequence[str],
     *,
+    answers: Sequence[Trajectory] | None = None,
     router: Router | None = None,
     max_new_tokens: int = 256,
     seed: int = 0,
     memory: int | None = None,
 ) -> Survey:
-    """Answer the problems, put every block under the lens, and count.
+    """Put every block of the answers to some problems under the lens, and count.
 
-    `memory` bounds the bytes of context and caches while they are answered.
+    `answers` are the model's own, as of `stored.answers_in`; without them the problems are answered here, within
+    `memory` bytes of context and caches.
     Raises ValueError where fewer than two answers invoke an operator: a block needs another problem's as its control.
     """
-    own = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens, memory=memory)
-    called = [(problem, answer) for problem, answer in zip(problems, own, strict=True) if answer.invocations]
+    if answers is None:
+        answers = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens, memory=memory)
+    called = [(problem, answer) for problem, answer in zip(problems, answers, strict=True) if answer.invocations]
     if len(called) < 2:
         raise ValueError(f"{len(called)} of {len(problems)} answers invoked an operator; at least 2 are needed")
     questions, answers = [problem for problem, _ in called], [answer for _, answer in called]
@@ -143,7 +147,10 @@ def count(
     decoded, tested = {}, {}
     if kept and any(kept.values()):
         decoded = {name: bootstrap(values, seed) for name, values in kept.items()}
-        tested = {question: test_of_shares(values, seed) for question, values in differences(kept).items()}
+        tested = {
+            question: Estimate(pair.difference, *pair.interval(DRAWS), pair.count, pair.p_value())
+            for question, pair in differences(kept).items()
+        }
     adjust([*(operator.tested for operator in operators.values()), tested])
     return Survey(len(readings), operators, decoded, tested)
 
@@ -227,13 +234,6 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
 def test_of(values: Sequence[float], seed: int = 0) -> Estimate:
     """The mean of the differences of problems, and whether it may be chance."""
     return replace(bootstrap(values, seed), p=sign_flips(values))
-
-
-def test_of_shares(values: Sequence[float], seed: int = 0) -> Estimate:
-    """The same of differences of shares, whose interval is what so many problems resolve where none differs."""
-    estimate = test_of(values, seed)
-    low, high = (estimate.low, estimate.high) if any(values) else resolution(len(values))
-    return replace(estimate, low=low, high=high)
 
 
 def adjust(families: Sequence[dict[str, Estimate]]) -> None:

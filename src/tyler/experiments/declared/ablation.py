@@ -46,7 +46,7 @@ def tables(results: Results) -> list[Table]:
     """The one."""
     group = results["entries"][0]["group"]
     caption = f"Ablation on {group}, Pass@1 in per cent"
-    return [accuracy_table(results, "ablation", caption, "ablation", group, ruled=(5, 7))]
+    return [accuracy_table(results, "ablation", caption, "ablation", group)]
 
 
 EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, partial(held_against, BASE))

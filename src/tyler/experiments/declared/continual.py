@@ -101,10 +101,9 @@ def retained(results: Results, row: str, step: str, key: str) -> list[float]:
 
 def tables(results: Results) -> list[Table]:
     """The matrix of accuracies with averages and F."""
-    columns, ruled = in_order(results, "column"), list[int]()
+    columns = in_order(results, "column")
     rows = list[tuple[str, ...]]()
     for step in in_order(results, "group"):
-        ruled += [len(rows)] * bool(rows)
         for row in (method for method in in_order(results, "row") if (method == COT) == (step == BASE)):
             entries = {column: entry_of(results, step, row, column) for column in columns}
             shares = [share_text(entry, shown("continual", step, row, column)) for column, entry in entries.items()]
@@ -113,7 +112,7 @@ def tables(results: Results) -> list[Table]:
             last = (with_paper(written(end, ".2f"), shown("continual", step, row, key)) for key, end in ends.items())
             rows.append((step, row, *shares, *last))
     header = ("after", "method", *columns, "average", "F")
-    return [Table("continual", "Sequential adaptation, Pass@1 in per cent", header, tuple(rows), tuple(ruled))]
+    return [Table("continual", "Sequential adaptation, Pass@1 in per cent", header, tuple(rows))]
 
 
 def figures(results: Results) -> dict[str, Figure]:

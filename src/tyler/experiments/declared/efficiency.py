@@ -37,7 +37,7 @@ def summary(results: Results) -> Table:
         rows.append((row, averaged(results, group, row, columns), written(seconds, ".3f"), *numbers))
     header = ("method", "accuracy", "seconds", "visible", "latents", "tokens")
     caption = f"Cost of an answer on {group} at batch 1, tokens and seconds of the timed problems"
-    return Table("efficiency", caption, header, tuple(rows), ruled=(3, 7))
+    return Table("efficiency", caption, header, tuple(rows))
 
 
 def overhead(results: Results) -> Table:

@@ -17,7 +17,7 @@ def entries(scale: Scale) -> list[Entry]:
 def tables(results: Results) -> list[Table]:
     """One for each backbone."""
     return [
-        accuracy_table(results, f"main-{group.lower()}", f"Pass@1 in per cent on {group}", "main", group, ruled=(3, 7))
+        accuracy_table(results, f"main-{group.lower()}", f"Pass@1 in per cent on {group}", "main", group)
         for group in in_order(results, "group")
     ]
 

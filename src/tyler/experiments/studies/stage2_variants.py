@@ -40,7 +40,7 @@ IN_HALF = changed(HALVES)
 ON_VLLM = changed({"rollouts on vLLM": ("decoding.engine=vllm",)})
 ROWS: Rows = {"Stage 2": (mini.STAGE2, Decoding()), **ON_VLLM, **IN_HALF, **OTHER_LOSSES}
 
-DECLARED = "2026-11-27T07:25:00+00:00"
+DECLARED = "2026-11-27T07:17:43+00:00"
 """When all of it was committed."""
 
 STUDY = Study(
