@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from gpu.reference import gradients
 from harness import Contest, Figure, Report, compete, on_processor, options, read
 from tyler.config.files import load_config
 from tyler.config.schema import Config
@@ -84,14 +85,9 @@ def supervised_model(backbone: Backbone, config: Config) -> Tyler:
 
 def check_equal(parameters: Sequence[Tensor], steps: dict[str, Step]) -> None:
     """Raise AssertionError unless all ways find the same gradient."""
-    found = []
-    for step in steps.values():
-        for parameter in parameters:
-            parameter.grad = None
-        step()
-        found.append(torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]))
-    for name, other in zip(list(steps)[1:], found[1:], strict=True):
-        error = float((other - found[0]).norm() / found[0].norm())
+    first, *others = (gradients(parameters, step) for step in steps.values())
+    for name, other in zip(list(steps)[1:], others, strict=True):
+        error = float((other - first).norm() / first.norm())
         assert error < 1e-3, f"{name} has another gradient: off by {error:.1e}"
 
 

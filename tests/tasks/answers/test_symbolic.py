@@ -25,8 +25,8 @@ SOURCE = Path(symbolic.__file__).parents[3]
 
 
 def _workers(process: int) -> list[psutil.Process]:
-    found = psutil.Process(process).children(recursive=True)
-    return [child for child in found if any("symbolic_worker" in part for part in child.cmdline())]
+    children = psutil.Process(process).children(recursive=True)
+    return [child for child in children if any("symbolic_worker" in part for part in child.cmdline())]
 
 
 @pytest.mark.parametrize("hostile", ["9^{9^{9}}", "100!!!", "x^{9^{9^{9}}}"])

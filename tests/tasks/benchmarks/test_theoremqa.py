@@ -165,8 +165,8 @@ def test_rows_with_a_picture_are_left_out(picture):
 
 @pytest.mark.parametrize("picture", [None, "", "None", {"bytes": None, "path": None}])
 def test_rows_without_a_picture_are_not(picture):
-    made = problem(row(7, "integer", Picture=picture), "test")
-    assert made is not None and made.id == "test-3"
+    result = problem(row(7, "integer", Picture=picture), "test")
+    assert result is not None and result.id == "test-3"
 
 
 def test_the_prompt_names_every_form_and_does_not_give_the_type_away():
@@ -182,7 +182,7 @@ def test_the_prompt_names_every_form_and_does_not_give_the_type_away():
 @pytest.fixture(scope="module")
 def problems(data_dir: Path) -> list[Problem]:
     rows = read_rows(data_dir / "theoremqa_test.json")
-    return [made for row in rows if (made := problem(row, "test")) is not None]
+    return [result for row in rows if (result := problem(row, "test")) is not None]
 
 
 def number_forms(number: int | float) -> list[str]:
@@ -225,23 +225,23 @@ def forms(gold: bool | int | float | str | list[int] | list[float]) -> list[str]
 
 
 def test_every_published_gold_is_correct_in_both_modes_and_every_form(problems):
-    assert len(problems) == len({made.id for made in problems}) == 747
-    for made in problems:
-        for answer in [made.answer, *forms(gold_value(made.answer))]:
+    assert len(problems) == len({result.id for result in problems}) == 747
+    for result in problems:
+        for answer in [result.answer, *forms(gold_value(result.answer))]:
             for mode in MODES:
-                assert outcome(answer, made.answer, mode) is Outcome.CORRECT, (answer, made.answer, mode)
+                assert outcome(answer, result.answer, mode) is Outcome.CORRECT, (answer, result.answer, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_next_gold_is_not_correct_except_where_it_is_the_same(problems, mode):
-    golds = [made.answer for made in problems]
+    golds = [result.answer for result in problems]
     correct = [(gold, other) for gold, other in pairwise(golds) if outcome(other, gold, mode) == "correct"]
     assert all(json.loads(gold) == json.loads(other) for gold, other in correct)
     assert len(correct) == 18
 
 
 def test_what_is_correct_strictly_is_correct_officially(problems):
-    golds = [made.answer for made in problems]
+    golds = [result.answer for result in problems]
     for shift in (3, 11):
         for gold, other in zip(golds, golds[shift:], strict=False):
             if outcome(other, gold, "strict") is Outcome.CORRECT:

@@ -34,12 +34,12 @@ def run(program: str, test: str = "assert f() == 42", limits: Limits | None = No
 
 def judges() -> set[int]:
     """Processes that came from a judge, by their command line."""
-    found = set()
+    processes = set()
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         command = process.info["cmdline"] or []
         if any(part.endswith("judge.py") for part in command) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.add(process.info["pid"])
-    return found
+            processes.add(process.info["pid"])
+    return processes
 
 
 def assert_nothing_remains() -> None:
@@ -426,9 +426,11 @@ def test_success_is_not_forged_by(name: str) -> None:
 
 
 @needs_sandbox
-@pytest.mark.parametrize("said", [b'{"token": "guess", "ending": "passed", "why": ""}\n', b"passed\n", b"\n", b"[]\n"])
-def test_a_signal_without_the_token_is_a_failure(said: bytes) -> None:
-    assert sandbox._signal(said, "token")[0] is Ending.FAILED
+@pytest.mark.parametrize(
+    "received", [b'{"token": "guess", "ending": "passed", "why": ""}\n', b"passed\n", b"\n", b"[]\n"]
+)
+def test_a_signal_without_the_token_is_a_failure(received: bytes) -> None:
+    assert sandbox._signal(received, "token")[0] is Ending.FAILED
     assert sandbox._signal(b'{"token": "token", "ending": "passed", "why": ""}\n', "token")[0] is Ending.PASSED
 
 
@@ -628,7 +630,7 @@ def test_the_attacks_can_succeed(no_sandbox: None, host: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("platform", "found", "reason"),
+    ("platform", "path", "reason"),
     [
         ("darwin", "/usr/bin/bwrap", "this is darwin"),
         ("linux", None, "bubblewrap is not installed"),
@@ -636,10 +638,10 @@ def test_the_attacks_can_succeed(no_sandbox: None, host: dict[str, Any]) -> None
     ],
 )
 def test_the_probe_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, platform: str, found: str | None, reason: str
+    monkeypatch: pytest.MonkeyPatch, platform: str, path: str | None, reason: str
 ) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", platform)
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: found)
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: path)
     monkeypatch.setattr(seccomp, "library", lambda: None)
     assert not sandbox.probe.__wrapped__().available
     assert reason in sandbox.probe.__wrapped__().reason
@@ -651,6 +653,6 @@ def test_the_probe_repeats_what_a_broken_bubblewrap_says(monkeypatch: pytest.Mon
     broken.chmod(0o755)
     monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: str(broken))
-    found = sandbox.probe.__wrapped__()
-    assert not found.available
-    assert "No permissions to create new namespace" in found.reason
+    availability = sandbox.probe.__wrapped__()
+    assert not availability.available
+    assert "No permissions to create new namespace" in availability.reason
