@@ -1,7 +1,12 @@
-"""Processes of a test, forked: nothing is imported again, which takes longer than most of what they do."""
+"""Processes of a test, forked from one that has imported everything and has no other thread.
+
+A fork of the test's own process could begin while one of its threads holds a lock, which nothing would ever release.
+What they are given is pickled: functions of modules, not lambdas.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -19,7 +24,8 @@ from accelerate import PartialState
 
 from tyler.cli.main import main
 
-FORK = multiprocessing.get_context("fork")
+FRESH = multiprocessing.get_context("forkserver")
+FRESH.set_forkserver_preload(["pytest", "tyler.cli.main", "tyler.training.stage1", "tyler.training.stage2"])
 
 
 class Started:
@@ -28,7 +34,7 @@ class Started:
     def __init__(self, arguments: list[str], out: Path, command: Callable[[list[str]], int] = main) -> None:
         self._out = out
         out.touch()
-        self._process = FORK.Process(target=_command, args=(arguments, out, command))
+        self._process = FRESH.Process(target=_command, args=(arguments, out, command))
         self._process.start()
 
     @property
@@ -87,8 +93,8 @@ def together(world: int, work: Callable[..., Any], *arguments: Any, seconds: flo
         port = free.getsockname()[1]
     started = []
     for rank in range(world):
-        mine, theirs = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=_child, args=(theirs, rank, world, port, work, arguments))
+        mine, theirs = FRESH.Pipe(duplex=False)
+        process = FRESH.Process(target=_child, args=(theirs, rank, world, port, seconds, work, arguments))
         process.start()
         theirs.close()
         started.append((process, mine))
@@ -110,7 +116,10 @@ def _received(pipe: Connection) -> Any:
         return "died"
 
 
-def _child(pipe: Connection, rank: int, world: int, port: int, work: Callable[..., Any], arguments: Any) -> None:
+def _child(
+    pipe: Connection, rank: int, world: int, port: int, seconds: float, work: Callable[..., Any], arguments: Any
+) -> None:
+    faulthandler.dump_traceback_later(0.9 * seconds, file=2)  # where it hangs, in what the test captured
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     PartialState._reset_state()  # what the parent knew of processes

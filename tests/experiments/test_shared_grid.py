@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes import Started
 from tyler.experiments import grid as grids
 from tyler.experiments import records
 from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training, name_of
@@ -49,27 +46,35 @@ def told(folder: Path) -> dict[str, Any]:
     return {name: {key: value for key, value in one.items() if key not in VARYING} for name, one in read.items()}
 
 
-def started(folder: Path) -> BaseProcess:
-    """Another process with the same grid, forked: nothing is imported again."""
-    process = multiprocessing.get_context("fork").Process(target=grid_in(folder).run, args=(CELLS,))
-    process.start()
-    return process
+def run_in(arguments: list[str]) -> int:
+    grid_in(Path(arguments[0])).run(CELLS)
+    return 0
+
+
+def hang_in(arguments: list[str]) -> int:
+    """The same with a measurement that never ends."""
+
+    def endless(*_: Any) -> dict[str, Any]:
+        print("at it")
+        time.sleep(600)
+        return {}
+
+    Grid.measure = endless  # type: ignore[assignment, method-assign]
+    return run_in(arguments)
 
 
 def test_two_processes_make_the_records_of_one_and_make_each_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     grid_in(tmp_path / "one").run(CELLS)
-    alone = capfd.readouterr().out.splitlines()
+    alone = [line for line in capfd.readouterr().out.splitlines() if " left: " in line]
     assert alone[-1] == "1 left: Stage 1, timed, mini dev, seed 42"
-    both = [started(tmp_path / "two") for _ in range(2)]
-    for process in both:
-        process.join(120)
-    assert [process.exitcode for process in both] == [0, 0]
+    both = [Started([str(tmp_path / "two")], tmp_path / f"{name}.txt", run_in) for name in "ab"]
+    assert [process.wait() for process in both] == [0, 0]
     one, two = (told(tmp_path / name / "records") for name in ("one", "two"))
     assert len(one) == len(CELLS) and one == two
-    said = capfd.readouterr().out.splitlines()
-    assert len(said) == len(alone) and said[-1] == alone[-1], "nothing was made twice"
+    said = [line for process in both for line in process.said.splitlines() if " left: " in line]
+    assert len(said) == len(alone) and alone[-1] in said, "nothing was made twice"
     assert not list((tmp_path / "two" / "records").glob("*/cell.json")), "they are in one file"
 
 
@@ -85,24 +90,12 @@ def test_a_stage_that_another_process_trains_is_left_to_it_whatever_stands_on_it
     assert not capsys.readouterr().out
 
 
-def test_what_a_killed_process_was_at_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = Grid.measure
-
-    def endless(self: Grid, *asked: Any) -> dict[str, Any]:
-        (tmp_path / "at it").touch()
-        time.sleep(600)
-        return measure(self, *asked)
-
-    monkeypatch.setattr(Grid, "measure", endless)
-    process = started(tmp_path)
-    while not (tmp_path / "at it").exists():
-        time.sleep(0.05)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    monkeypatch.setattr(Grid, "measure", measure)
-    grid_in(tmp_path).run(CELLS[:1])
-    assert [one["row"] for one in records.read(tmp_path / "records").values()] == ["CoT"]
+def test_what_a_killed_process_was_at_is_free_again(tmp_path: Path) -> None:
+    process = Started([str(tmp_path / "grid")], tmp_path / "said.txt", hang_in)
+    process.until(lambda: "at it" in process.said)
+    process.kill()
+    grid_in(tmp_path / "grid").run(CELLS[:1])
+    assert [one["row"] for one in records.read(tmp_path / "grid" / "records").values()] == ["CoT"]
 
 
 def test_what_times_its_answers_runs_after_everything_and_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import runpy
 import shlex
 import shutil
 import signal
@@ -69,9 +70,15 @@ def torture(root: Path) -> ModuleType:
     return module
 
 
-def test_killed_stages_end_in_the_weights_of_untouched_ones(torture: ModuleType, config: Path, tmp_path: Path) -> None:
+def tortured(arguments: list[str]) -> int:
+    script = Path(__file__).parents[2] / "scripts" / "kill_and_resume.py"
+    status: int = runpy.run_path(str(script))["main"](arguments)
+    return status
+
+
+def test_killed_stages_end_in_the_weights_of_untouched_ones(config: Path, tmp_path: Path) -> None:
     """The second with a reward of one's own, in a file."""
-    process = Started(["--config", str(config), "--kills", "2"], tmp_path / "said.txt", torture.main)
+    process = Started(["--config", str(config), "--kills", "2"], tmp_path / "said.txt", tortured)
     assert process.wait() == 0, process.said
     for stage in ("stage1", "stage2"):
         assert f"\n{stage}: 2 kills in " in process.said

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,10 +162,10 @@ def test_stage_2_ends_in_the_weights_of_one_process(stage2_alone: Any, tmp_path:
 def test_a_resumed_run_of_two_processes_ends_in_the_bits_of_an_uninterrupted_one(stage: str, tmp_path: Path) -> None:
     train, config = (train_stage1, STAGE1) if stage == "stage 1" else (train_stage2, STAGE2)
     more = {"dropout": 0.3} if stage == "stage 1" else {}
-    whole = together(2, lambda: train(tmp_path / "whole", config, **more))[0]
-    stopped = together(2, lambda: stopping(tmp_path / "cut", lambda: train(tmp_path / "cut", config, **more)))
+    whole = together(2, partial(train, tmp_path / "whole", config, **more))[0]
+    stopped = together(2, stopping, partial(train, tmp_path / "cut", config, **more))
     assert all("Interrupted: stopped after step 3 of 4" in text for text in stopped), stopped
-    resumed = together(2, lambda: train(tmp_path / "cut", config, True, **more))
+    resumed = together(2, partial(train, tmp_path / "cut", config, True, **more))
     for found in resumed:
         assert isinstance(found, dict), found
         assert all((found[name] == whole[name]).all() for name in whole)
@@ -172,7 +173,7 @@ def test_a_resumed_run_of_two_processes_ends_in_the_bits_of_an_uninterrupted_one
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def stopping(path: Path, train: Callable[[], Any]) -> Any:
+def stopping(train: Callable[[], Any]) -> Any:
     """Train, and let the second process alone be asked to stop after step 3."""
     if os.environ["RANK"] == "1":
         is_due = Step.is_due
@@ -497,7 +498,7 @@ def test_an_error_in_one_process_ends_the_others_with_a_message(tmp_path: Path) 
 
 
 def test_a_process_that_does_not_answer_is_given_up_after_the_timeout(tmp_path: Path) -> None:
-    first, second = together(2, failing_in_step_2, tmp_path, lambda: time.sleep(12))
+    first, second = together(2, failing_in_step_2, tmp_path, partial(time.sleep, 12))
     assert "did not answer within devices.timeout" in first
     assert "LostPeer" in second
 

@@ -127,16 +127,14 @@ ROWS = tuple(dict.fromkeys([*(row for rows in CURVE.values() for row in rows), *
 
 
 def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
-    """All cells in the order in which they are worth running: what ships, the curve by steps, then what controls it."""
+    """All cells in the order in which they are worth running: the curve by steps, then the skill and its controls."""
     of, first, more = partial(cells_of, PRESET), seeds[:1], seeds[1:]
-    every = {row: how for rows in CURVE.values() for row, how in rows.items()}
-    repeated = {row: how for steps in REPEATED for row, how in CURVE[steps].items()}
-    stage1 = {row: every[row] for row in (f"Stage 1, {steps} steps" for steps in STEPS)}
+    stage1 = {row: rows[row] for steps, rows in CURVE.items() for row in [f"Stage 1, {steps} steps"]}
     return [
-        *of(ON_SKILL, [DEVELOPMENT, TEST], first),
-        *of(every, [TEST], first),
+        *(cell for steps in REPEATED for cell in of(CURVE[steps], [TEST], seeds)),
+        *(cell for steps in STEPS if steps not in REPEATED for cell in of(CURVE[steps], [TEST], first)),
         *of(stage1, [SPREAD_OVER], first, SPREAD),
-        *of(repeated, [TEST], more),
+        *of(ON_SKILL, [DEVELOPMENT, TEST], first),
         *of(CONTROLLED, [TEST], first),
         *of(ON_SKILL, [TEST], more),
     ]
