@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from harness import Contest, Report, Work, compete, options, read
@@ -59,24 +60,18 @@ def with_math_verify(equal: Equal) -> Equal:
     return both
 
 
-def contest(name: str, equal: Equal, pairs: list[Pair]) -> Contest:
-    def work(threads: int) -> Work:
-        return lambda: grade_all(equal, pairs, threads)
-
-    return Contest(name, {"1 thread": work(1), "2 threads": work(2)}, len(pairs), "answers")
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with gsm8k_test.jsonl and math500_test.jsonl")
     arguments = read(parser)
-    report = Report("grading", arguments)
-    contests = [
-        contest("GSM8K", gsm8k.equal, gsm8k_pairs(arguments.data)),
-        contest("GSM8K, and math-verify", with_math_verify(gsm8k.equal), gsm8k_pairs(arguments.data)),
-        contest("MATH-500", mathematics.equal, math500_pairs(arguments.data)),
-        contest("MATH-500, and math-verify", with_math_verify(mathematics.equal), math500_pairs(arguments.data)),
-    ]
+    report, contests = Report("grading", arguments), []
+    for name, equal, pairs in (
+        ("GSM8K", gsm8k.equal, gsm8k_pairs(arguments.data)),
+        ("MATH-500", mathematics.equal, math500_pairs(arguments.data)),
+    ):
+        for task, grader in ((name, equal), (f"{name}, and math-verify", with_math_verify(equal))):
+            ways: dict[str, Work] = {f"threads: {count}": partial(grade_all, grader, pairs, count) for count in (1, 2)}
+            contests.append(Contest(task, ways, len(pairs), "answers"))
     report.add(compete(contests, arguments.rounds))
     report.publish(arguments.json)
 

@@ -93,21 +93,22 @@ class Figure:
 def compete(contests: Iterable[Contest], rounds: int, warmups: int = 1) -> list[Timing]:
     """Time every way of every contest, `warmups` rounds uncounted and `rounds` that count, and print each time."""
     contests = list(contests)
-    seconds: dict[tuple[str, str], list[float]] = {(one.name, way): [] for one in contests for way in one.ways}
-    assert len(seconds) == sum(len(one.ways) for one in contests), "two contests of one name"
+    ways = [(contest, way) for contest in contests for way in contest.ways]
+    seconds: dict[tuple[str, str], list[float]] = {(contest.name, way): [] for contest, way in ways}
+    assert len(seconds) == len(ways), "two contests have the same name"
     for turn in range(-warmups, rounds):
-        for one in contests:
-            for way in rotated(list(one.ways), turn):
-                took = timed(one.ways[way])
-                note(f"{f'round {turn + 1}/{rounds}' if turn >= 0 else 'warm-up'}: {one.name}, {way}: {took:.4g} s")
+        for contest in contests:
+            for way in rotated(list(contest.ways), turn):
+                took = timed(contest.ways[way])
+                label = f"round {turn + 1}/{rounds}" if turn >= 0 else "warm-up"
+                note(f"{label}: {contest.name}, {way}: {took:.4g} s")
                 if turn >= 0:
-                    seconds[one.name, way].append(took)
-    return [
-        Timing(one.name, way, seconds[one.name, way], ratios(seconds[one.name, way], first), one.amount, one.unit)
-        for one in contests
-        for first in [seconds[one.name, next(iter(one.ways))]]
-        for way in one.ways
-    ]
+                    seconds[contest.name, way].append(took)
+    timings = []
+    for contest, way in ways:
+        own, first = seconds[contest.name, way], seconds[contest.name, next(iter(contest.ways))]
+        timings.append(Timing(contest.name, way, own, ratios(own, first), contest.amount, contest.unit))
+    return timings
 
 
 def rotated(ways: list[str], turn: int) -> list[str]:
@@ -237,39 +238,40 @@ def tables(content: Mapping[str, Any]) -> str:
     """A report's content as Markdown: what was timed, then the other figures."""
     parts = []
     if content["timings"]:
-        parts.append(timing_table([Timing(**one) for one in content["timings"]]))
+        parts.append(timing_table([Timing(**fields) for fields in content["timings"]]))
     if content["figures"]:
-        parts.append(figure_table([Figure(**one) for one in content["figures"]]))
+        parts.append(figure_table([Figure(**fields) for fields in content["figures"]]))
     return "\n\n".join(parts)
 
 
 def timing_table(timings: Sequence[Timing]) -> str:
     """Median, lowest and highest of seconds and of the ratio to the contest's first way."""
-    rounds = max(len(one.seconds) for one in timings)
+    rounds = max(len(timing.seconds) for timing in timings)
     rows = [("work", "way", "time", f"range of {rounds}", "ratio", "range", "rate")]
     last = ""
-    for one in timings:
-        seconds, ratio, rate = Spread.of(one.seconds), Spread.of(one.ratios), one.rate
+    for timing in timings:
+        seconds, ratio, rate = Spread.of(timing.seconds), Spread.of(timing.ratios), timing.rate
         unit, scale = ("ms", 1e3) if seconds.median < 1 else ("s", 1.0)
         rows.append(
             (
-                one.work if one.work != last else "",
-                one.way,
+                timing.work if timing.work != last else "",
+                timing.way,
                 f"{short(seconds.median * scale)} {unit}",
                 f"{short(seconds.low * scale)}–{short(seconds.high * scale)}",
                 f"{ratio.median:.2f}",
-                f"{ratio.low:.2f}–{ratio.high:.2f}" if one.work == last else "",
-                f"{short(rate.median)} {one.unit}/s" if rate else "",
+                f"{ratio.low:.2f}–{ratio.high:.2f}" if timing.work == last else "",
+                f"{short(rate.median)} {timing.unit}/s" if rate else "",
             )
         )
-        last = one.work
+        last = timing.work
     return markdown(rows, "llrrrrr")
 
 
 def figure_table(figures: Sequence[Figure]) -> str:
     """Every figure with its unit, and its target where it has one."""
     rows = [("figure", "of", "value", "target")]
-    rows += [(one.work, one.way, f"{short(one.value)} {one.unit}".strip(), one.target) for one in figures]
+    for figure in figures:
+        rows.append((figure.work, figure.way, f"{short(figure.value)} {figure.unit}".strip(), figure.target))
     return markdown(rows, "llrl")
 
 

@@ -21,7 +21,7 @@ class Endless(Backbone):
 
     @classmethod
     def of(cls, backbone: Backbone) -> Endless:
-        return cls(**{one.name: getattr(backbone, one.name) for one in fields(backbone) if one.init})
+        return cls(**{field.name: getattr(backbone, field.name) for field in fields(backbone) if field.init})
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -30,8 +30,8 @@ class Endless(Backbone):
 
 def shaped(id: str, dtype: str = "auto", device: str = "cpu") -> Backbone:
     """The architecture of a known id, or of a folder, with random weights."""
-    place = torch.device(device)
-    return filled(id, architecture(id), resolve_dtype(dtype, place), place)
+    where = torch.device(device)
+    return filled(id, architecture(id), resolve_dtype(dtype, where), where)
 
 
 def filled(id: str, config: Qwen3Config, dtype: torch.dtype, device: torch.device) -> Backbone:

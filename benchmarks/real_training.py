@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from gpu.reference import gradients
 from harness import Contest, Figure, Report, compete, on_processor, options, read
 from tyler.config.files import load_config
 from tyler.config.schema import Config
@@ -63,7 +64,7 @@ def plain_step(model: Tyler, traces: Sequence[Trace], pieces: int) -> None:
         ]
         loss = lora(
             input_ids=pad_sequence(ids, batch_first=True),
-            attention_mask=pad_sequence([torch.ones_like(one) for one in ids], batch_first=True),
+            attention_mask=pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
             labels=pad_sequence(labels, batch_first=True, padding_value=IGNORED),
             use_cache=False,
         ).loss
@@ -84,14 +85,9 @@ def supervised_model(backbone: Backbone, config: Config) -> Tyler:
 
 def check_equal(parameters: Sequence[Tensor], steps: dict[str, Step]) -> None:
     """Raise AssertionError unless all ways find the same gradient."""
-    found = []
-    for step in steps.values():
-        for parameter in parameters:
-            parameter.grad = None
-        step()
-        found.append(torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]))
-    for name, other in zip(list(steps)[1:], found[1:], strict=True):
-        error = float((other - found[0]).norm() / found[0].norm())
+    first, *others = (gradients(parameters, step) for step in steps.values())
+    for name, other in zip(list(steps)[1:], others, strict=True):
+        error = float((other - first).norm() / first.norm())
         assert error < 1e-3, f"{name} has another gradient: off by {error:.1e}"
 
 
@@ -114,14 +110,14 @@ def main() -> None:
         "transformers + peft, by 4": partial(plain_step, learner, batch, -(-size // 4)),
         "tyler SFT": partial(fine_tuning.accumulate, batch),
     }
-    check_equal([one for one in learner.policy.lora.parameters() if one.requires_grad], steps)  # type: ignore[union-attr]
+    check_equal([weight for weight in learner.policy.lora.parameters() if weight.requires_grad], steps)  # type: ignore[union-attr]
     blocks = config.stage1.insertions.model_copy(update={"min": config.stage1.insertions.max})
     operators = stage1.new_operators(config, backbone)
     chosen = config.stage1.model_copy(update={"insertions": blocks, "batch_size": size})
     examples = stage1.draw_batch(traces, chosen, 1)
     stage = stage1.Stage1Trainer(operators, traces, chosen)
     steps["tyler Stage 1"] = partial(stage.accumulate, examples)
-    blocks_each = sum(len(one.insertions) for one in examples) / size
+    blocks_each = sum(len(example.insertions) for example in examples) / size
     report.add([Figure("latent blocks of a trace", "tyler Stage 1", blocks_each, "")])
     ways, tokens = {way: on_processor(step) for way, step in steps.items()}, sum(map(fine_tuning.num_positions, batch))
     report.add(compete([Contest(f"a step of {size} traces", ways, tokens, "tokens")], arguments.rounds))

@@ -7,13 +7,13 @@ python scripts/ship_operators.py RUN src/tyler/assets/smollm2-tyler --card card.
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
+import tyro
+from tyro.conf import Positional
 
 from tyler.model import Tyler
 from tyler.modeling.checkpoint import Manifest
@@ -24,8 +24,14 @@ LARGEST = 10_000_000
 """Bytes: what a package may carry for one model."""
 
 
-def ship(run: Path, folder: Path, card: Path) -> int:
-    """Write the checkpoint into `folder`, whole or not at all; returns its bytes. ValueError if they are too many."""
+def ship(run: Positional[Path], folder: Positional[Path], *, card: Path) -> int:
+    """Write the checkpoint into `folder`, whole or not at all; returns its bytes. ValueError if they are too many.
+
+    Args:
+        run: A run of a stage, or a checkpoint.
+        folder: Where it is written; what was there is replaced.
+        card: Its README.md: what it can and cannot do.
+    """
     chosen = best_checkpoint(run) or latest_checkpoint(run) or run
     model = Tyler.from_pretrained(str(chosen), dtype="float32", device="cpu")
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
@@ -44,18 +50,9 @@ def ship(run: Path, folder: Path, card: Path) -> int:
         Tyler.from_pretrained(str(prepared), dtype="float32", device="cpu")  # it loads, or nothing is written
         shutil.rmtree(folder, ignore_errors=True)
         prepared.rename(folder)
+    print(f"{folder}: {size:,} bytes")
     return size
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a run of a stage, or a checkpoint")
-    parser.add_argument("folder", type=Path, help="where it is written; what was there is replaced")
-    parser.add_argument("--card", type=Path, required=True, help="its README.md: what it can and cannot do")
-    arguments = parser.parse_args()
-    print(f"{arguments.folder}: {ship(arguments.run, arguments.folder, arguments.card):,} bytes")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    tyro.cli(ship, description=__doc__)

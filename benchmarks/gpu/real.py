@@ -10,7 +10,7 @@ A rehearsal takes SmolLM2 and its problems too where the carried folder has them
 from __future__ import annotations
 
 import functools
-import json
+import pickle
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gpu.speed import memory_figure, peak_memory
-from gpu.steps import Figure, Finding, Setup, Step, Unfinished, stopped_in_time
+from gpu.steps import Figure, Finding, Setup, Step, Unfinished, progress, stopped_in_time
 from tyler.cli.fetch import WHEELS, fetch
 from tyler.config.schema import Config
 from tyler.experiments.cells import Training, sources_in
@@ -30,7 +30,6 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import fetched_folder
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.reasoners.sft import SftTrainer
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.signals import Interrupted
@@ -118,29 +117,18 @@ def prepared(setup: Setup) -> Iterator[Finding]:
     config = config_of(trainings(STEPS[0])[f"Stage 1, {STEPS[0]} steps"], setup)
     backbone = loaded(setup)
     both = load_traces(config, backbone), load_development(config, backbone, config.stage1)
-    rows = [[row_of(trace) for trace in some] for some in both]
-    (setup.work / "traces.json").write_text(json.dumps(rows), encoding="utf-8")
+    (setup.work / "traces.pickle").write_bytes(pickle.dumps(both))
     for name, some in zip(("training", "development"), both, strict=True):
         tokens = [len(trace.prompt_ids) + len(trace.target_ids) for trace in some]
         yield Figure(f"{name} traces", "", len(some), "")
         yield Figure(f"{name} traces", "tokens, the median", median(tokens), "")
 
 
-def row_of(trace: Trace) -> list[Any]:
-    candidates = [(position, operator.name) for position, operator in trace.candidates]
-    return [trace.id, trace.prompt_ids, trace.target_ids, candidates]
-
-
 @functools.lru_cache(maxsize=1)
 def traces(setup: Setup) -> Traces:
     """Training and development traces, as they were prepared."""
-    operators = {operator.name: operator for operator in PAPER_OPERATORS}
-
-    def read(id: str, prompt: list[int], target: list[int], candidates: list[Any]) -> Trace:
-        return Trace(id, tuple(prompt), tuple(target), tuple((b, operators[name]) for b, name in candidates))
-
-    training, development = json.loads((setup.work / "traces.json").read_text(encoding="utf-8"))
-    return [read(*row) for row in training], [read(*row) for row in development]
+    known: Traces = pickle.loads((setup.work / "traces.pickle").read_bytes())
+    return known
 
 
 def trainer_of(training: Training, config: Config, setup: Setup, backbone: Backbone) -> SftTrainer | Stage1Trainer:
@@ -175,13 +163,9 @@ def train(row: str, training: Training, steps: int, setup: Setup) -> Iterator[Fi
 
 def curve(run: Path, prefix: str) -> Iterator[Figure]:
     """How far a run is, how fast it was, and what it learned."""
-    records = read_jsonl(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
-    if records:
-        yield Figure("steps", "", records[-1]["step"], "")
-    for name, unit in (("seconds", "s a step, the median"), ("tokens_per_second", "tokens a second, the median")):
-        if values := [record[f"{prefix}/{name}"] for record in records if f"{prefix}/{name}" in record]:
-            yield Figure(name.replace("_", " "), "", median(values), unit)
-    for record in records:
+    yield from progress(run, prefix)
+    log = run / "metrics.jsonl"
+    for record in read_jsonl(log) if log.exists() else ():
         if (loss := record.get(f"{prefix}/development_loss")) is not None:
             yield Figure("development loss", f"after {record['step']} steps", loss, "")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from unittest.mock import patch
 
 import test_stage2 as papers_stage2
@@ -21,8 +21,7 @@ import torch
 from tests import asking, tiny
 from torch import Tensor
 
-from gpu.steps import Check, Finding, Setup, Step, Unfinished, stopped_in_time
-from harness import Figure
+from gpu.steps import Check, Finding, Setup, Step, Unfinished, progress, stopped_in_time
 from tyler.config.files import load_config
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
@@ -195,22 +194,12 @@ def mini(dtype: str, setup: Setup) -> Iterator[Finding]:
             stage1.run(config, output=first, resume=first.exists())
             stage2.run(config, start=first, output=second, resume=second.exists())
     except Interrupted as stopped:
-        raise Unfinished([*progress("Stage 1", first), *progress("Stage 2", second)]) from stopped
-    yield from progress("Stage 1", first)
-    yield from progress("Stage 2", second)
+        raise Unfinished([*progress(first, "stage1", "Stage 1"), *progress(second, "stage2", "Stage 2")]) from stopped
+    yield from progress(first, "stage1", "Stage 1")
+    yield from progress(second, "stage2", "Stage 2")
     if not setup.rehearse:
         solved = last(second, "greedy/accuracy")
         yield Check("development problems that are not solved", 1 - solved, 1 - MINI[dtype])
-
-
-def progress(what: str, run: Path) -> Iterator[Figure]:
-    """How far a run is, and how fast it went."""
-    if (log := run / "metrics.jsonl").exists() and (records := read_jsonl(log)):
-        yield Figure(what, "steps", records[-1]["step"], "")
-        for name, unit in (("seconds", "s, the median"), ("tokens_per_second", "tokens a second, the median")):
-            prefix = what.lower().replace(" ", "")
-            if values := [record[key] for record in records if (key := f"{prefix}/{name}") in record]:
-                yield Figure(what, "a step", median(values), unit)
 
 
 def last(run: Path, metric: str) -> float:

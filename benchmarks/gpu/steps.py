@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from threading import Event, Thread
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 from harness import Figure, Timing, machine, note, tables
 from tyler.runs import signals
 from tyler.runs.atomic_files import atomic_write
+from tyler.runs.json_lines import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,17 @@ def stopped_in_time(seconds: float) -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def progress(run: Path, prefix: str, what: str = "") -> Iterator[Figure]:
+    """How far a training run is, and how fast it went."""
+    log = run / "metrics.jsonl"
+    records = read_jsonl(log) if log.exists() else []
+    if records:
+        yield Figure("steps", what, records[-1]["step"], "")
+    for name, unit in (("seconds", "s a step, the median"), ("tokens_per_second", "tokens a second, the median")):
+        if values := [record[f"{prefix}/{name}"] for record in records if f"{prefix}/{name}" in record]:
+            yield Figure(name.replace("_", " "), what, median(values), unit)
 
 
 # ------------------------------------------------------------------------------------------------------------ results

@@ -26,13 +26,7 @@ GROUPS = {
     "The model": ["Tyler", "Backbone", "CheckpointError"],
     "What an answer is": ["Trajectory", "Invocation", "TokenEvent", "InvocationEvent", "FinishEvent", "grade"],
     "How it is decoded": [
-        "Sampling",
-        "Learned",
-        "Never",
-        "AtBoundaries",
-        "Forced",
-        "Request",
-        "engine.native.engine.Engine",
+        "Sampling", "Learned", "Never", "AtBoundaries", "Forced", "Request", "engine.native.engine.Engine",
     ],
     "Operators and boundaries": ["Operator", "GLOBAL", "STATE", "PROCEDURE", "Boundary", "find_boundaries"],
     "Problems and evaluation": [

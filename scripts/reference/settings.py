@@ -46,15 +46,8 @@ def section(name: str, field: FieldInfo) -> str:
     else:
         (owner,), about = sections_in(field.annotation), first_paragraph(field.annotation)
         rows = list(rows_of(name, owner))
-    return "\n".join(
-        [
-            f"## `{name}`\n\n{textwrap.fill(about, 120)}\n",
-            "| key | values | default | meaning |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    head = "| key | values | default | meaning |\n|---|---|---|---|"
+    return "\n".join([f"## `{name}`\n\n{textwrap.fill(about, 120)}\n", head, *rows, ""])
 
 
 def rows_of(prefix: str, owner: Any) -> Iterator[str]:

@@ -34,15 +34,15 @@ def conversation(model: Tyler) -> Conversation:
 
 
 def test_a_conversation_is_answered_with_all_that_was_said(model: Tyler, conversation: Conversation) -> None:
-    said = []
+    turns = []
     for question in (tiny.SHORT, tiny.ODD):
         conversation.take(question)
-        said.append({"role": "user", "content": question})
-        said.append({"role": "assistant", "content": model.solve(said, max_new_tokens=ACTIONS).text})
-        assert conversation.turns == said
+        turns.append({"role": "user", "content": question})
+        turns.append({"role": "assistant", "content": model.solve(turns, max_new_tokens=ACTIONS).text})
+        assert conversation.turns == turns
     conversation.take("/new")
     conversation.take(tiny.SHORT)
-    assert conversation.turns == said[:2]
+    assert conversation.turns == turns[:2]
 
 
 def test_operators_are_shown_where_they_are_invoked(

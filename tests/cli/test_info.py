@@ -16,12 +16,12 @@ from tyler.modeling.backbone import Backbone
 
 def test_a_shipped_model_is_described_by_its_own_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["info", "mini-tyler", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["model"], told["method"], told["stage"]) == ("mini-tyler", "Tyler", "stage2")
-    assert told["operators"] == ["global ×8 at answer_start", "state ×4 at step", "procedure ×4 at structure"]
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["model"], facts["method"], facts["stage"]) == ("mini-tyler", "Tyler", "stage2")
+    assert facts["operators"] == ["global ×8 at answer_start", "state ×4 at step", "procedure ×4 at structure"]
     backbone = Backbone.load("mini")
-    assert told["parameters"] == f"{sum(tensor.numel() for tensor in backbone.model.parameters()):,}"
-    assert told["backbone_fingerprint"] == f"{backbone.fingerprint()}, float32"
+    assert facts["parameters"] == f"{sum(tensor.numel() for tensor in backbone.model.parameters()):,}"
+    assert facts["backbone_fingerprint"] == f"{backbone.fingerprint()}, float32"
 
 
 def test_a_plain_backbone_is_one_and_a_missing_model_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,9 +35,9 @@ def test_a_plain_backbone_is_one_and_a_missing_model_is_said_to_be_missing(capsy
 def test_a_checkpoint_is_described_without_its_backbone(tmp_path: Path) -> None:
     manifest = {"backbone": {"id": "gone", "fingerprint": "f", "dtype": "float32"}, "stage": "stage1"}
     (tmp_path / "tyler.json").write_text(json.dumps(manifest))
-    told = facts_of(str(tmp_path))
-    assert told["stage"] == "stage1"
-    assert told["backbone"].startswith("gone, not found here: the shape of backbone 'gone' is not known here")
+    facts = facts_of(str(tmp_path))
+    assert facts["stage"] == "stage1"
+    assert facts["backbone"].startswith("gone, not found here: the shape of backbone 'gone' is not known here")
 
 
 def test_the_doctor_says_what_a_model_needs_and_what_is_free(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,10 +43,10 @@ def test_the_answers_of_the_run_are_counted() -> None:
 def test_a_quick_look_trains_and_evaluates_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quickstart.run(output=tmp_path / "q", scale=0.01)
     shown = capsys.readouterr()
-    said, took = (
+    predicted, took = (
         float(re.search(text, shown.out)[1]) for text in (r"takes about ([\d.]+) minutes", r"Done in ([\d.]+)")
     )
-    assert 0 < said < took, "what it says is of the run alone, without the two steps"
+    assert 0 < predicted < took, "what it says is of the run alone, without the two steps"
     assert shown.err.count("near held-out") <= 2, "the two steps print nothing"
     for method in ("cot", "tyler-stage-1", "tyler-stage-2"):
         assert len(read_records(tmp_path / "q" / "evaluation" / method)) == 6

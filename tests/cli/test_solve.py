@@ -25,9 +25,9 @@ ASKED = ["solve", "model", "What is 2 + 3?", "--max-new-tokens", "12", "--budget
 @pytest.fixture(autouse=True)
 def model(monkeypatch: pytest.MonkeyPatch) -> Tyler:
     """Whatever is loaded is a tiny model that invokes operators often."""
-    made = tiny.build("qwen3", tiny.SEEDS["qwen3"], psi_scale=1.0)
-    monkeypatch.setattr(registry.Tyler, "from_pretrained", lambda *_, **__: made)
-    return made
+    built = tiny.build("qwen3", tiny.SEEDS["qwen3"], psi_scale=1.0)
+    monkeypatch.setattr(registry.Tyler, "from_pretrained", lambda *_, **__: built)
+    return built
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def test_the_text_alone_is_what_a_pipe_may_want(solved, model: Tyler) -> None:
 
 def test_json_is_one_object_on_one_line(solved, model: Tyler) -> None:
     (line,) = solved("--json").splitlines()
-    told, answer = json.loads(line), model.solve("What is 2 + 3?", max_new_tokens=12, budget=2)
-    assert (told["model"], told["problem"], told["text"]) == ("model", "What is 2 + 3?", answer.text)
-    assert told["num_visible"] == answer.num_visible and told["finish_reason"] == "length"
-    assert told["limited_by"] == "max_new_tokens"
-    assert [call["operator"] for call in told["invocations"]] == [call.operator for call in answer.invocations]
+    printed, answer = json.loads(line), model.solve("What is 2 + 3?", max_new_tokens=12, budget=2)
+    assert (printed["model"], printed["problem"], printed["text"]) == ("model", "What is 2 + 3?", answer.text)
+    assert printed["num_visible"] == answer.num_visible and printed["finish_reason"] == "length"
+    assert printed["limited_by"] == "max_new_tokens"
+    assert [call["operator"] for call in printed["invocations"]] == [call.operator for call in answer.invocations]
 
 
 def test_streamed_json_tells_of_every_token_and_invocation_as_it_happens(solved) -> None:
@@ -71,12 +71,12 @@ def test_streamed_json_tells_of_every_token_and_invocation_as_it_happens(solved)
 
 def test_several_answers_differ_under_one_seed_and_are_those_of_the_model(solved, model: Tyler) -> None:
     settings = ("--temperature", "1.0", "--seed", "4", "-n", "3")
-    told = [json.loads(line) for line in solved("--json", *settings).splitlines()]
+    printed = [json.loads(line) for line in solved("--json", *settings).splitlines()]
     samples = model.solve(
         "What is 2 + 3?", num_samples=3, sampling=Sampling(temperature=1.0, seed=4), max_new_tokens=12, budget=2
     )
-    assert {line["sample"]: line["text"] for line in told} == dict(enumerate(sample.text for sample in samples))
-    assert len({line["seed"] for line in told}) == 3
+    assert {line["sample"]: line["text"] for line in printed} == dict(enumerate(sample.text for sample in samples))
+    assert len({line["seed"] for line in printed}) == 3
     shown = solved(*settings, "--show", "never")
     assert sorted(shown) == sorted("".join(sample.text + "\n" for sample in samples))
 
@@ -89,15 +89,15 @@ def test_filters_and_stop_strings_reach_the_answer(solved, model: Tyler) -> None
 
 
 def test_device_and_dtype_reach_the_model(solved, model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
 
     def load(location: str, **settings: Any) -> Tyler:
-        asked.update(settings)
+        loaded.update(settings)
         return model
 
     monkeypatch.setattr(registry.Tyler, "from_pretrained", load)
     solved("--device", "cuda:1", "--dtype", "bfloat16")
-    assert asked == {"device": "cuda:1", "dtype": "bfloat16", "backbone": None, "revision": None}
+    assert loaded == {"device": "cuda:1", "dtype": "bfloat16", "backbone": None, "revision": None}
 
 
 def test_a_question_comes_from_standard_input(solved, model: Tyler, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

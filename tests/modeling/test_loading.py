@@ -123,7 +123,7 @@ def test_what_ships_has_matrices_in_eight_bits_and_loads_as_they_are_written(tmp
     model, card = Tyler.from_pretrained("mini-tyler", dtype="float32", device="cpu"), tmp_path / "card.md"
     model.save_pretrained(tmp_path / "whole")
     card.write_text("# What it can do")
-    size = ship(tmp_path / "whole", tmp_path / "shipped", card)
+    size = ship(tmp_path / "whole", tmp_path / "shipped", card=card)
     assert size < sum(file.stat().st_size for file in (tmp_path / "whole").rglob("*") if file.is_file()) / 2
     assert (tmp_path / "shipped" / "README.md").read_text() == "# What it can do"
     shipped = Tyler.from_pretrained(str(tmp_path / "shipped"), dtype="float32", device="cpu")

@@ -67,8 +67,8 @@ def test_overlaps_are_found_whatever_their_places():
 
 def test_questions_are_compared_where_a_prompt_adds_options_or_an_instruction():
     (training,) = problems("train", "What is 2 + 3?")
-    asked = Problem("test-1", "test", "What is 2 + 3?\n\nGive only the number.", "5", question="What is 2 + 3?")
-    assert find_overlap([training], [asked]) == [Overlap("train-1", "test-1", "test")]
+    evaluated = Problem("test-1", "test", "What is 2 + 3?\n\nGive only the number.", "5", question="What is 2 + 3?")
+    assert find_overlap([training], [evaluated]) == [Overlap("train-1", "test-1", "test")]
 
 
 def refusal(tmp_path: Path, training: list[str], held_out: list[str]) -> str:
@@ -79,16 +79,16 @@ def refusal(tmp_path: Path, training: list[str], held_out: list[str]) -> str:
 
 
 def test_an_overlap_is_refused_by_ids_without_a_word_of_the_problem(tmp_path):
-    said = refusal(tmp_path, ["secret one", "two", "secret three"], ["Secret Three", "secret one"])
-    assert said.startswith("2 of 3 training problems") and said.endswith(
+    message = refusal(tmp_path, ["secret one", "two", "secret three"], ["Secret Three", "secret one"])
+    assert message.startswith("2 of 3 training problems") and message.endswith(
         "set data.on_overlap=drop to train without these"
     )
-    assert ": a-1 = jsonl b-2, a-3 = jsonl b-1; " in said and "secret" not in said
+    assert ": a-1 = jsonl b-2, a-3 = jsonl b-1; " in message and "secret" not in message
 
 
 def test_of_many_overlaps_the_first_are_shown(tmp_path):
     same = [f"problem {i}" for i in range(9)]
-    assert "9 of 9" in (said := refusal(tmp_path, same, same)) and " a-5 = jsonl b-5 and 4 more;" in said
+    assert "9 of 9" in (message := refusal(tmp_path, same, same)) and " a-5 = jsonl b-5 and 4 more;" in message
 
 
 def test_the_splits_of_the_real_benchmarks_share_no_problem(data_dir):
@@ -280,8 +280,8 @@ def test_the_evaluation_s_set_is_held_out_beside_those_that_are_named(files):
     assert [selection.task for selection in config.held_out_sets].count("gsm8k") == 1, "the Hub is not asked too"
     own = {"task": "jsonl", "path": files[1]}
     other = {"data": {"task": "jsonl", "path": files[0], "held_out": [{"task": "jsonl", "path": "other.jsonl"}]}}
-    found = parse_config(json.dumps({**other, "evaluation": own})).held_out_sets
-    assert [selection.path for selection in found][:2] == ["other.jsonl", files[1]], "another file of the same task"
+    sets = parse_config(json.dumps({**other, "evaluation": own})).held_out_sets
+    assert [selection.path for selection in sets][:2] == ["other.jsonl", files[1]], "another file of the same task"
     config = parse_config(json.dumps({"data": {"held_out": [{"task": "gsm8k"}]}, "evaluation": {"task": "gsm8k"}}))
     assert [selection.name for selection in config.held_out_sets] == ["gsm8k test"]
 
@@ -364,6 +364,6 @@ def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(tmp_p
 
 
 def test_the_splits_of_mini_are_not_nearly_each_other() -> None:
-    index = NearIndex(((one.id, one.task), one.prompt) for one in load_problems("mini", "eval"))
+    index = NearIndex(((each.id, each.task), each.prompt) for each in load_problems("mini", "eval"))
     training = load_problems("mini", "train", count=2000)
     assert sum(index.nearest(problem.prompt) is not None for problem in training) <= 20

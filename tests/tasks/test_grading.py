@@ -328,9 +328,9 @@ def test_settings_reach_the_task(monkeypatch):
 )
 def test_math_verify_says_its_own_where_answers_are_mathematics(task, gold, answer, ours, theirs):
     completion = f"The answer is $\\boxed{{{answer}}}$."
-    asked = grade(task, completion, gold, math_verify=True)
-    assert (asked.correct, asked.math_verify) == (ours, theirs)
-    assert grade(task, completion, gold) == dataclasses.replace(asked, math_verify=None)
+    verdict = grade(task, completion, gold, math_verify=True)
+    assert (verdict.correct, verdict.math_verify) == (ours, theirs)
+    assert grade(task, completion, gold) == dataclasses.replace(verdict, math_verify=None)
 
 
 # -------------------------------------------------------------------------------------------------------- open thoughts
@@ -398,10 +398,10 @@ def test_every_task_has_ballots_and_none_raises_on_what_no_one_can_read() -> Non
 
 
 def test_the_version_names_the_revision_the_mode_and_the_libraries() -> None:
-    found = grader_version("strict")
-    assert found["mode"] == "strict" and grader_version()["mode"] == "official"
-    assert found["revision"].isdigit()
-    assert {name: found[name] for name in ("sympy", "latex2sympy2_extended", "math-verify")} == {
+    names = grader_version("strict")
+    assert names["mode"] == "strict" and grader_version()["mode"] == "official"
+    assert names["revision"].isdigit()
+    assert {name: names[name] for name in ("sympy", "latex2sympy2_extended", "math-verify")} == {
         name: version(name) for name in ("sympy", "latex2sympy2_extended", "math-verify")
     }
 

@@ -61,17 +61,17 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def test_a_config_says_which_revision_of_the_hub_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str | None]] = []
+    requests: list[tuple[str, str | None]] = []
     monkeypatch.setattr(
-        decontamination, "load_problems", lambda task, *_, revision, **__: asked.append((task, revision)) or []
+        decontamination, "load_problems", lambda task, *_, revision, **__: requests.append((task, revision)) or []
     )
     config = load_config(
         "mini", ["data.task=gsm8k", "data.revision=abc", "evaluation.task=math500", "evaluation.revision=v2"]
     )
     config.training_set.load()
-    (evaluated,) = (one for one in config.held_out_sets if one.task == "math500")
+    (evaluated,) = (each for each in config.held_out_sets if each.task == "math500")
     evaluated.load()
-    assert asked == [("gsm8k", "abc"), ("math500", "v2")]
+    assert requests == [("gsm8k", "abc"), ("math500", "v2")]
 
 
 def test_a_split_is_found_in_a_folder_by_its_official_name(tmp_path, use):
@@ -196,32 +196,32 @@ def test_an_impossible_count_is_refused(thirty, count):
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, given: Any) -> list[tuple[Any, ...]]:
     """Puts rows, or an error, in the place of the Hub; returns what is asked of it."""
-    asked = []
+    requests = []
 
     def load_dataset(path: str, name: str | None = None, *, split: str, revision: str | None = None) -> Any:
-        asked.append((path, name, split, revision) if revision else (path, name, split))
+        requests.append((path, name, split, revision) if revision else (path, name, split))
         if isinstance(given, Exception):
             raise given
         return datasets.Dataset.from_list(given)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return asked
+    return requests
 
 
 def test_without_a_path_a_split_comes_from_the_hub(monkeypatch, use):
     use(toy())
-    asked = answer_with(monkeypatch, ROWS)
+    requests = answer_with(monkeypatch, ROWS)
     assert [problem.id for problem in load_problems("toy", "train")] == ["p0", "p1", "p2"]
-    assert asked == [("someone/toy", "main", "train")]
+    assert requests == [("someone/toy", "main", "train")]
 
 
 def test_a_data_set_of_the_hub_can_be_the_rows_of_a_task_that_reads_any_file(monkeypatch):
     rows = [{"problem": "1 + 1?", "answer": "2"}, {"problem": "1 + 2?", "answer": "3"}]
-    asked = answer_with(monkeypatch, rows)
-    found = load_problems("jsonl", path="hf://datasets/someone/sums", revision="abc123")
-    assert [(one.id, one.answer) for one in found] == [("train-1", "2"), ("train-2", "3")]
+    requests = answer_with(monkeypatch, rows)
+    results = load_problems("jsonl", path="hf://datasets/someone/sums", revision="abc123")
+    assert [(each.id, each.answer) for each in results] == [("train-1", "2"), ("train-2", "3")]
     load_problems("jsonl", "dev", path="hf://datasets/someone/sums/hard")
-    assert asked == [("someone/sums", None, "train", "abc123"), ("someone/sums", "hard", "dev")]
+    assert requests == [("someone/sums", None, "train", "abc123"), ("someone/sums", "hard", "dev")]
     with pytest.raises(ValueError, match="names no data set of the Hub; write hf://datasets/OWNER/NAME"):
         load_problems("jsonl", path="hf://datasets/someone")
     with pytest.raises(ValueError, match="revision='abc123' is of the Hub's copy, and path="):
@@ -230,10 +230,10 @@ def test_a_data_set_of_the_hub_can_be_the_rows_of_a_task_that_reads_any_file(mon
 
 def test_a_revision_of_the_hubs_copy_can_be_named_and_is_logged(monkeypatch, use, caplog, tmp_path):
     use(toy())
-    asked = answer_with(monkeypatch, ROWS)
+    requests = answer_with(monkeypatch, ROWS)
     caplog.set_level("INFO")
     load_problems("toy", "train", revision="abc123")
-    assert asked == [("someone/toy", "main", "train", "abc123")]
+    assert requests == [("someone/toy", "main", "train", "abc123")]
     assert "Toy is read from the Hub (someone/toy), at abc123" in caplog.text
     with pytest.raises(ValueError, match="revision='abc123' is of the Hub's copy, and path="):
         load_problems("toy", "train", path=tmp_path, revision="abc123")
@@ -370,31 +370,31 @@ TASK = Task(name="parity", title="Parity", sources={}, problem=problem, verdict=
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
+def location(tmp_path: Path) -> str:
     (tmp_path / "parity.py").write_text(SOURCE)
     (tmp_path / "rows.jsonl").write_text('{"question": "Is 3 even or odd?", "answer": "odd"}\n')
     return f"{tmp_path / 'parity.py'}:TASK"
 
 
-def test_a_task_of_a_file_is_loaded_graded_and_named_in_a_config(place: str, tmp_path: Path) -> None:
-    (problem,) = load_problems(place, path=tmp_path / "rows.jsonl")
-    assert (problem.id, problem.task, problem.answer) == ("rows-1", place, "odd")
+def test_a_task_of_a_file_is_loaded_graded_and_named_in_a_config(location: str, tmp_path: Path) -> None:
+    (problem,) = load_problems(location, path=tmp_path / "rows.jsonl")
+    assert (problem.id, problem.task, problem.answer) == ("rows-1", location, "odd")
     assert grade(problem.task, "It is odd", problem.answer).correct
     assert not grade(problem.task, "even", problem.answer).correct
-    assert load_config("mini", [f"data.task={place}"]).data.task == place
+    assert load_config("mini", [f"data.task={location}"]).data.task == location
 
 
 @pytest.mark.parametrize(
-    "place, fault",
+    ("location", "fault"),
     [
         ("nowhere.py:TASK", "FileNotFoundError"),
         ("tyler.tasks.benchmarks.gsm8k:NONE", "has no attribute 'NONE'"),
         ("tyler.tasks.benchmarks.gsm8k:problem", "is not a tyler.tasks.task.Task, but a function"),
     ],
 )
-def test_a_task_that_is_not_there_is_refused_by_name(place: str, fault: str) -> None:
+def test_a_task_that_is_not_there_is_refused_by_name(location: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        load_problems(place)
+        load_problems(location)
 
 
 def chat(tmp_path: Path, *lines: str) -> Path:

@@ -41,8 +41,8 @@ def _chat(tokenizer, question: str) -> str:
 
 
 def _boxed(text: str) -> str | None:
-    found = re.findall(r"\\boxed\{([^}]*)\}", text)
-    return found[-1] if found else None
+    boxes = re.findall(r"\\boxed\{([^}]*)\}", text)
+    return boxes[-1] if boxes else None
 
 
 def drawn(split: str, count: int, families: tuple[str, ...] = FAMILIES, levels: tuple[int, ...] = (1, 2, 3)):
@@ -73,9 +73,9 @@ def test_no_split_shares_a_problem_with_another_or_with_the_corpus(count):
     texts["corpus"] |= {example.prompt for example in corpus(0, 5 * count)}
     for split, drawn in texts.items():
         assert all(bucket(text) in SPLITS[base(split)].buckets for text in drawn), "buckets keep splits apart"
-    for one in texts:
+    for split in texts:
         for other in texts:
-            assert base(one) == base(other) or not texts[one] & texts[other], f"{one} and {other} share problems"
+            assert base(split) == base(other) or not texts[split] & texts[other], f"{split} and {other} share problems"
     assert not texts["dev"] & texts["dev-harder"]
 
 

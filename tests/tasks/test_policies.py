@@ -80,16 +80,16 @@ def spellings(number: Fraction) -> list[str]:
     if not rest:
         return [f"{sign}{whole}", f"{sign}{whole:,}", f"{sign}{whole}.0", f"{sign}{whole:,}".replace(",", r"\,")]
     decimal = f"{float(size):.6f}".rstrip("0")
-    found = [rf"{sign}\frac{{{size.numerator}}}{{{size.denominator}}}", f"{sign}{size.numerator}/{size.denominator}"]
-    found += [rf"{sign}{whole}\frac{{{rest}}}{{{size.denominator}}}"] if whole else []
-    return found + ([sign + decimal] if Fraction(decimal) == size else [])
+    results = [rf"{sign}\frac{{{size.numerator}}}{{{size.denominator}}}", f"{sign}{size.numerator}/{size.denominator}"]
+    results += [rf"{sign}{whole}\frac{{{rest}}}{{{size.denominator}}}"] if whole else []
+    return results + ([sign + decimal] if Fraction(decimal) == size else [])
 
 
 def pairs(count: int) -> list[tuple[str, str, Fraction, Fraction]]:
     """Answers in any spelling and dress, gold answers as numbers are published, and both as numbers."""
     draw = random.Random(38)
-    found = []
-    while len(found) < count:
+    results = []
+    while len(results) < count:
         gold = Fraction(
             draw.choice([draw.randint(1, 60), draw.randint(1000, 99999), Fraction(draw.randint(1, 399), 8)])
         )
@@ -98,8 +98,8 @@ def pairs(count: int) -> list[tuple[str, str, Fraction, Fraction]]:
         answer = draw.choice(DRESSES).format(draw.choice(spellings(given)))
         if "(" in answer and "," in answer:
             continue  # a pair, by the policy above
-        found.append((answer, str(float(gold)) if gold.denominator > 1 else str(gold.numerator), given, gold))
-    return found
+        results.append((answer, str(float(gold)) if gold.denominator > 1 else str(gold.numerator), given, gold))
+    return results
 
 
 def test_the_graders_agree_on_500_generated_pairs() -> None:

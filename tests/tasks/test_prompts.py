@@ -200,10 +200,10 @@ def test_a_target_ends_as_the_chat_template_ends_a_turn():
 
 def test_the_system_speaks_first_unless_a_conversation_has_its_own(qwen):
     prompt = Prompt(instruction="", system="Be brief.")
-    asked = [{"role": "user", "content": "1 + 1?"}]
-    told = [{"role": "system", "content": "Be brief."}, *asked]
-    assert prompt.turns("1 + 1?") == prompt.turns(asked) == told
-    own = [{"role": "system", "content": "Explain."}, *asked]
+    question = [{"role": "user", "content": "1 + 1?"}]
+    conversation = [{"role": "system", "content": "Be brief."}, *question]
+    assert prompt.turns("1 + 1?") == prompt.turns(question) == conversation
+    own = [{"role": "system", "content": "Explain."}, *question]
     assert prompt.turns(own) == own
     assert qwen.decode(prompt_ids(qwen, "1 + 1?", prompt)).startswith("<|im_start|>system\nBe brief.<|im_end|>")
 

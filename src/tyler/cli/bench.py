@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, load_reasoner
+from tyler.cli.options import AnyModel, load_reasoner
 from tyler.evaluation.options import Decoding, OptionalFolder, Placement
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ DECODING, PLACEMENT = Decoding(max_new_tokens=256), Placement()
 
 
 def bench(
-    model: ModelName,
+    model: AnyModel,
     task: Annotated[str, arg(metavar="TASK")] = "mini",
     data: OptionalFolder = None,
     count: int = 32,
@@ -36,8 +36,6 @@ def bench(
     machine slow it.
 
     Args:
-        model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
-            Hub id.
         task: Whose problems are asked.
         data: A file, or the folder with the task's official files.
         count: How many problems.

@@ -113,8 +113,7 @@ def config(
     """Print a resolved config as YAML, every key below a comment with its meaning; the output is itself a config.
 
     Args:
-        name: A preset (mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b), a YAML file, or a run's folder.
-        overrides: Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`.
+        name: A YAML file, a preset (mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b), or a run's folder.
     """
     from tyler.config.files import load_config
     from tyler.config.meanings import annotated

@@ -7,23 +7,18 @@ from typing import Annotated, cast
 
 from tyro.conf import arg
 
-from tyler.cli.options import ModelName, load_reasoner
+from tyler.cli.options import AnyModel, load_reasoner
 from tyler.evaluation.options import Decoding, Loading
 
 DEFAULT, LOADED = Decoding(), Loading()
 
 
 def chat(
-    model: ModelName,
+    model: AnyModel,
     decoding: Annotated[Decoding, arg(name="")] = DEFAULT,
     loading: Annotated[Loading, arg(name="")] = LOADED,
 ) -> None:
-    """Chat with a model in the terminal, operators shown where they are invoked; /help lists the commands.
-
-    Args:
-        model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
-            fetch), a folder, a GGUF file or a Hub id.
-    """
+    """Chat with a model in the terminal, operators shown where they are invoked; /help lists the commands."""
     from tyler.cli.conversation import Conversation, run
     from tyler.reasoners.reasoner import AnswerSettings, Servable
 

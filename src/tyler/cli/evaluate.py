@@ -10,6 +10,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
+from tyler.cli.options import ANY_MODEL
 from tyler.evaluation.options import (
     Answering,
     EndpointOptions,
@@ -27,7 +28,7 @@ DEFAULT = EvaluationRequest()
 
 
 def evaluate(
-    model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = "",
+    model: Annotated[Positional[str], arg(metavar="MODEL", help=ANY_MODEL, help_behavior_hint="")] = "",
     questions: Annotated[Questions, arg(name="")] = DEFAULT.questions,
     answering: Annotated[Answering, arg(name="")] = DEFAULT.answering,
     grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
@@ -42,8 +43,6 @@ def evaluate(
     A killed evaluation resumes with the same command. Processes of torchrun or accelerate launch share the problems.
 
     Args:
-        model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
-            Hub id.
         output: Where reports and answers are kept; by default runs/NAME-eval/TASKS, with
             whatever else is asked in the folder's name.
         compare: Two or more directories of earlier evaluations: print the paired difference of each to the first.

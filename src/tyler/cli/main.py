@@ -28,7 +28,7 @@ from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate, grade
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
-from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, load_settings
+from tyler.cli.options import AnyModel, ConfigName, Folder, ModelName, Overrides, load_settings
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
@@ -69,10 +69,8 @@ def plan(
     """Before renting a GPU: what a config trains, and the memory of each phase of every method. Loads nothing.
 
     Args:
-        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         hardware: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" is this machine; or GB of memory.
             May be repeated; by default all of them.
-        overrides: Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`.
     """
     settings = load_settings(config, overrides)
     from tyler.planning import plan
@@ -92,7 +90,6 @@ def merge(
     Args:
         model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
         output: The folder to write; it must not exist yet.
-        backbone: Where its backbone is, if it is not where it was: a folder, a GGUF file or a Hub id.
         dtype: What the weights are rounded to. Half precision keeps only large adapters.
         force: Write the folder even where less than 99% of the adapter survives rounding.
     """
@@ -158,14 +155,12 @@ def fetch(
 
 
 def info(
-    model: ModelName,
+    model: AnyModel,
     json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
     """Print what a model is: its method, its operators, its backbone and the backbone's size. Loads no weights.
 
     Args:
-        model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
-            Hub id.
         json_: One JSON object instead of a table.
     """
     from tyler.cli import info
@@ -182,8 +177,6 @@ def doctor(
 
     Args:
         model: A saved model, a run, a plain backbone's name or folder, a GGUF file or a Hub id. It is loaded.
-        device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
-        dtype: What the model computes in; auto is bfloat16 on a GPU that has it, else float32.
     """
     from tyler.cli import doctor
 

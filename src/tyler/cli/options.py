@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from tyler.config.schema import Config
     from tyler.reasoners.registry import Loaded
 
-ConfigName = Annotated[Positional[str], arg(metavar="CONFIG")]
+PRESETS = "mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b"
+ANY_MODEL = (
+    "A saved model, Tyler's or a baseline's (mini-tyler ships), a run, or a plain backbone: mini, smollm2 (see tyler "
+    "fetch), a folder, a GGUF file or a Hub id."
+)
+CHANGE = "Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`."
+
+ConfigName = Annotated[Positional[str], arg(metavar="CONFIG", help=f"A YAML file, or a preset: {PRESETS}.")]
 ModelName = Annotated[Positional[str], arg(metavar="MODEL")]
-Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")]
+"""A model that a command describes itself."""
+AnyModel = Annotated[Positional[str], arg(metavar="MODEL", help=ANY_MODEL)]
+Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE", help=CHANGE)]
 Folder = Annotated[Path, arg(metavar="DIR")]
 
 

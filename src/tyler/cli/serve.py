@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import yaml
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, last_part
+from tyler.cli.options import AnyModel, last_part
 from tyler.evaluation.options import Loading, OptionalFile, OptionalNumber, RouterName, router_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Logging:
 
 
 def serve(
-    model: ModelName,
+    model: AnyModel,
     name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None,
     alias: Several = (),
     listening: Annotated[Listening, arg(name="")] = Listening(),
@@ -96,8 +96,6 @@ def serve(
     --config FILE reads these settings from YAML by the names of their flags; a flag goes before the file.
 
     Args:
-        model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
-            fetch), a folder, a GGUF file or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
         alias: Another name that clients may call it by. May be repeated.
     """

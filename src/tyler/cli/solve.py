@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, load_reasoner
+from tyler.cli.options import AnyModel, load_reasoner
 from tyler.evaluation import options
 from tyler.evaluation.options import OptionalFile
 
@@ -64,7 +64,7 @@ class Files:
 
 
 def solve(
-    model: ModelName,
+    model: AnyModel,
     question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
     decoding: Annotated[Decoding, arg(name="")] = Decoding(),
     printing: Annotated[Printing, arg(name="")] = Printing(),
@@ -74,8 +74,6 @@ def solve(
     """Answer one question, printing tokens and operators as they come, or a file of questions.
 
     Args:
-        model: A saved model, Tyler's or a baseline's, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a
-            GGUF file or a Hub id.
         question: The question; "-" reads it from standard input.
     """
     _check(question, decoding, printing, files)

@@ -55,7 +55,6 @@ def train(
     """Train a stage of Tyler, or a baseline on the same problems and by the same loops.
 
     Args:
-        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The run or saved model to start from: for stage2 by default runs/CONFIG-stage1, for the methods that
             continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, by default none.
         output: Run directory; by default runs/CONFIG-METHOD.
@@ -66,7 +65,6 @@ def train(
         length: Of a dry run: tokens of a trace; by default 256.
         lock: With --no-lock, on a file system without locks: make sure that only one process writes the directory.
         quiet: Print warnings only, no progress and no summary.
-        overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
     if start is not None and method not in (continuable := ("stage1", *STARTS)):
         wanted = ", ".join(continuable)

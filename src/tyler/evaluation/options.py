@@ -27,9 +27,12 @@ OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")
 OptionalNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Count = Annotated[int, arg(metavar="N")]
 OptionalBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
-OptionalBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
-OptionalDevice = Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+MOVED = "Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."
+OptionalBackbone = Annotated[str | None, arg(metavar="MODEL", help=MOVED, help_behavior_hint="")]
+DEVICES = "cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."
+OptionalDevice = Annotated[str | None, arg(metavar="DEVICE", help=DEVICES, help_behavior_hint="")]
+COMPUTED = "What the model computes in; auto is bfloat16 on a GPU that has it, else float32."
+Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], arg(help=COMPUTED)]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 
 
@@ -185,13 +188,10 @@ class Placement(EngineOptions):
     """Where a model computes, in what, and what it may hold."""
 
     device: OptionalDevice = None
-    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
     dtype: Dtype = "auto"
-    """What the model computes in; auto is bfloat16 on a GPU that has it, else float32."""
     memory: OptionalBytes = None
     """At most so much context and caches, as 4GB or 512MiB; answers wait for room, and what never fits is refused."""
     backbone: OptionalBackbone = None
-    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
 
     @property
     def bytes(self) -> int | None:

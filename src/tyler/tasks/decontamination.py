@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,19 +31,23 @@ SIMILARITY = 0.7
 _WORD = re.compile(r"[0-9]+(?:[.,/][0-9]+)*|[^\W\d_]+|[-+*/=<>^]")
 
 
+ProblemRef = tuple[str, str]
+"""The id and the task of a held-out problem."""
+
+
 class NearIndex:
     """Texts to be found again, by name, in the time that one text takes to read."""
 
-    def __init__(self, texts: Iterable[tuple[tuple[str, str], str]] = ()) -> None:
-        self._shingles: dict[tuple[str, str], frozenset[str]] = {}
-        self._numbers: dict[tuple[str, str], list[str]] = {}
-        self._holders: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    def __init__(self, texts: Iterable[tuple[ProblemRef, str]] = ()) -> None:
+        self._shingles: dict[ProblemRef, frozenset[str]] = {}
+        self._numbers: dict[ProblemRef, list[str]] = {}
+        self._holders: defaultdict[str, list[ProblemRef]] = defaultdict(list)
         for name, text in texts:
             self._numbers[name], self._shingles[name] = _parts(text)
             for shingle in self._shingles[name]:
                 self._holders[shingle].append(name)
 
-    def nearest(self, text: str) -> tuple[str, str] | None:
+    def nearest(self, text: str) -> ProblemRef | None:
         """The name of the text that this one nearly is, or None."""
         numbers, shingles = _parts(text)
         shared = Counter(name for shingle in shingles for name in self._holders.get(shingle, ()))
@@ -149,13 +153,26 @@ def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
     return [problem for problem in problems if problem.id in chosen]
 
 
-def _question(problem: Problem) -> bytes:
-    return fingerprint(problem.question or problem.prompt)
+def _text(problem: Problem) -> str:
+    return problem.question or problem.prompt
+
+
+def _fingerprint(problem: Problem) -> bytes:
+    return fingerprint(_text(problem))
+
+
+def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
+    return {_fingerprint(problem): (problem.id, problem.task) for problem in problems}
 
 
 def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Overlap]:
     """The training problems that are also among `evaluation`, in the order of training."""
-    return _overlap(training, _questions(evaluation))
+    questions = _questions(evaluation)
+    return _overlaps(training, lambda problem: questions.get(_fingerprint(problem)))
+
+
+def _overlaps(training: Sequence[Problem], find: Callable[[Problem], ProblemRef | None]) -> list[Overlap]:
+    return [Overlap(problem.id, *held_out) for problem in training if (held_out := find(problem))]
 
 
 # --- of a run -------------------------------------------------------------------------------------------------------
@@ -177,6 +194,14 @@ class HeldOut:
         """What a run notes: how many problems, or why it was not compared; never content."""
         return self.refusal or len(self.questions)
 
+    def same(self, problem: Problem) -> ProblemRef | None:
+        """The held-out problem that this one is."""
+        return self.questions.get(_fingerprint(problem))
+
+    def nearest(self, problem: Problem) -> ProblemRef | None:
+        """The held-out problem that this one nearly is: a word or two differ, and no number does."""
+        return self.near.nearest(_text(problem))
+
 
 def load_training(training: Selection, held_out: Sequence[Selection], on_overlap: OnOverlap) -> list[Problem]:
     """The training problems, none of which is held out. Raises ValueError where one is and `on_overlap` is "refuse"."""
@@ -186,13 +211,14 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     own = without_any(problems, [held for held in sets if held.set_aside])
     others = [held for held in sets if not held.set_aside]
     for held in others if on_overlap == "refuse" else ():
-        _refuse(problems, _overlap(problems, held.questions))
+        _refuse(problems, _overlaps(problems, held.same))
     kept = without_any(own, others)
-    if near := near_overlaps(kept, others):
-        _warn_of(near, dropped=on_overlap == "drop")
-        if on_overlap == "drop":
-            left_out = {overlap.training_id for overlap in near}
-            kept = [problem for problem in kept if problem.id not in left_out]
+    if near := [overlap for held in others for overlap in _overlaps(kept, held.nearest)]:
+        drops = on_overlap == "drop"
+        what = "left out" if drops else "kept; data.on_overlap=drop leaves them out"
+        _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
+        left_out = {overlap.training_id for overlap in near} if drops else set()
+        kept = [problem for problem in kept if problem.id not in left_out]
     if len(kept) < len(own):
         logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
@@ -202,21 +228,8 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
 
 def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Problem]:
     """The problems that are in none of the sets."""
-    questions = ((problem, _question(problem)) for problem in problems)
-    return [problem for problem, question in questions if not any(question in held.questions for held in sets)]
-
-
-def near_overlaps(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Overlap]:
-    """The problems that are nearly one of the sets: a word or two differ, and no number does."""
-    nearest = (
-        (problem, held.near.nearest(problem.question or problem.prompt)) for held in sets for problem in problems
-    )
-    return [Overlap(problem.id, *other) for problem, other in nearest if other is not None]
-
-
-def _warn_of(near: Sequence[Overlap], *, dropped: bool) -> None:
-    what = "left out" if dropped else "kept; data.on_overlap=drop leaves them out"
-    _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
+    known = frozenset().union(*(held.questions for held in sets))
+    return [problem for problem in problems if _fingerprint(problem) not in known]
 
 
 @cache
@@ -247,11 +260,8 @@ def _announce(sets: Sequence[HeldOut]) -> None:
         if held.refusal:
             logger.warning("training problems are not compared with %s: %s", held.name, held.refusal)
         if held.set_aside:
-            logger.info(
-                "%d training problems are set aside as development problems (%s names a file instead)",
-                len(held.questions),
-                "data.development.path",
-            )
+            message = "%d training problems are set aside as development problems (%s names a file instead)"
+            logger.info(message, len(held.questions), "data.development.path")
 
 
 def read_held_out(selections: Sequence[Selection]) -> tuple[HeldOut, ...]:
@@ -276,7 +286,7 @@ def _changed_at(selection: Selection) -> int | None:
 def _read(selection: Selection) -> HeldOut:
     try:
         problems = selection.load()
-        near = NearIndex(((problem.id, problem.task), problem.question or problem.prompt) for problem in problems)
+        near = NearIndex(((problem.id, problem.task), _text(problem)) for problem in problems)
         return HeldOut(selection.name, _questions(problems), near=near, set_aside=selection.set_aside is not None)
     except ValueError as error:
         if not selection.optional:
@@ -284,25 +294,10 @@ def _read(selection: Selection) -> HeldOut:
         return HeldOut(selection.name, {}, str(error))
 
 
-ProblemRef = tuple[str, str]
-"""The id and the task of a held-out problem."""
-
-
-def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
-    return {_question(problem): (problem.id, problem.task) for problem in problems}
-
-
-def _overlap(training: Sequence[Problem], held_out: Mapping[bytes, ProblemRef]) -> list[Overlap]:
-    if not held_out:
-        return []
-    pairs = ((problem, held_out.get(_question(problem))) for problem in training)
-    return [Overlap(problem.id, *other) for problem, other in pairs if other is not None]
-
-
 def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:
-    if not overlaps:
-        return
-    raise ValueError(
-        f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: "
-        f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without these"
-    )
+    if overlaps:
+        raise ValueError(
+            f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: "
+            f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without "
+            "these"
+        )

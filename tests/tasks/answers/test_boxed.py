@@ -43,8 +43,8 @@ def test_an_earlier_box_never_stands_in_for_an_unfinished_last_one():
     [("", ""), ("7 ", " 7"), ("<think>\\boxed{7} 7</think>7 ", ""), ("\\boxed{7} ", " \\boxedness 7")],
 )
 def test_a_span_is_where_the_answer_stands_and_not_where_the_same_stands_too(before: str, behind: str) -> None:
-    for box, place in (("\\boxed{7}", 7), ("\\boxed{ 7 }", 8), ("\\fbox 7", 6)):
-        assert boxed_span(before + box + behind) == (len(before) + place, len(before) + place + 1)
+    for box, start in (("\\boxed{7}", 7), ("\\boxed{ 7 }", 8), ("\\fbox 7", 6)):
+        assert boxed_span(before + box + behind) == (len(before) + start, len(before) + start + 1)
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ from tyler.tasks.answers.expressions import value
     ],
 )  # fmt: skip
 def test_an_expression_has_its_value(text, expected):
-    found = value(text)
-    assert found is not None
-    assert found == expected or math.isclose(found, expected, rel_tol=1e-12)
+    result = value(text)
+    assert result is not None
+    assert result == expected or math.isclose(result, expected, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_what_is_no_constant_expression_has_no_value(text):
     ],
 )
 def test_rational_arithmetic_is_exact(text, exact):
-    found = value(text)
-    assert isinstance(found, Fraction)
-    assert found == exact
+    result = value(text)
+    assert isinstance(result, Fraction)
+    assert result == exact
 
 
 def test_what_the_rounded_e_lacks_is_not_multiplied():
@@ -98,16 +98,16 @@ def test_what_sympy_writes_has_the_value_that_sympy_gives(expression):
     assume(len(text) < 300 and 1e-9 < abs(expected) < 1e100)
     waves = [wave.args[0].evalf() for wave in expression.atoms(sympy.sin, sympy.cos)]
     assume(all(abs(argument) < 1e6 for argument in waves))  # of 2**60 a double does not know the wave
-    found = value(text)
-    assert found is not None, text
-    assert math.isclose(found, float(expected), rel_tol=1e-6), text
+    result = value(text)
+    assert result is not None, text
+    assert math.isclose(result, float(expected), rel_tol=1e-6), text
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=st.sampled_from("0123456789.,+-*/^!(){}[] \\e_piesqrtfaclnogb\0\u0667π√°"), max_size=60))
 def test_any_text_has_a_finite_value_or_none(text):
-    found = value(text)
-    assert found is None or isinstance(found, Fraction) or math.isfinite(found)
+    result = value(text)
+    assert result is None or isinstance(result, Fraction) or math.isfinite(result)
 
 
 HOSTILE = {

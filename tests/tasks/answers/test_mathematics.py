@@ -457,7 +457,7 @@ def test_the_boxes_of_every_solution_of_math_500_equal_its_gold_answer(rows):
 def test_the_next_problems_answer_is_wrong_unless_it_is_the_same(rows):
     golds = [row["answer"] for row in rows]
     pairs = zip(golds, golds[1:] + golds[:1], strict=True)
-    same = [(one, other) for one, other in pairs if mathematics.equal(one, other)]
+    same = [(first, other) for first, other in pairs if mathematics.equal(first, other)]
     assert same == [("5", "x=5"), ("7", "7"), ("3", "3")]
 
 

@@ -25,8 +25,8 @@ SOURCE = Path(symbolic.__file__).parents[3]
 
 
 def _workers(process: int) -> list[psutil.Process]:
-    found = psutil.Process(process).children(recursive=True)
-    return [child for child in found if any("symbolic_worker" in part for part in child.cmdline())]
+    children = psutil.Process(process).children(recursive=True)
+    return [child for child in children if any("symbolic_worker" in part for part in child.cmdline())]
 
 
 @pytest.mark.parametrize("hostile", ["9^{9^{9}}", "100!!!", "x^{9^{9^{9}}}"])
@@ -162,7 +162,6 @@ def test_math_verify_runs_nothing_of_a_completion(wrapper: str, tmp_path: Path) 
 
 GOLDS = {
     "math500": ["7", r"\text{Evelyn}", "(1,2)", r"(1,2)\cup(3,4)", "x=5"],
-    "openr1": ["7"],
     "gsm8k": ["7"],
     "gpqa": ["B"],
     "theoremqa": ["7", "0.5", "[1, 2]", "true", '"(c)"'],

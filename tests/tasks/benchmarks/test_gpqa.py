@@ -111,14 +111,14 @@ def test_of_an_answer_the_letter_is_kept_and_no_text_of_an_option():
 
 
 def test_a_row_becomes_a_prompt_with_options_and_the_letter_of_the_correct_one():
-    made = problem(made_up(), "test")
-    lines = made.prompt.splitlines()
+    result = problem(made_up(), "test")
+    lines = result.prompt.splitlines()
     assert lines[:2] == ["SECRET question?", ""]
     assert [line[:3] for line in lines[2:6]] == ["A) ", "B) ", "C) ", "D) "]
     assert sorted(line[3:] for line in lines[2:6]) == ["SECRET one", "SECRET right", "SECRET three", "SECRET two"]
-    assert f"{made.answer}) SECRET right" in lines
-    assert (made.id, made.family, made.task) == ("rec0", "Sailing", "gpqa")
-    assert "because" not in made.prompt
+    assert f"{result.answer}) SECRET right" in lines
+    assert (result.id, result.family, result.task) == ("rec0", "Sailing", "gpqa")
+    assert "because" not in result.prompt
     assert TASK.private
 
 

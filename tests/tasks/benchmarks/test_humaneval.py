@@ -101,9 +101,9 @@ def test_the_program_of_a_completion(completion: str, code: str) -> None:
 def test_without_code_or_with_an_unfinished_block_there_is_no_answer(completion: str) -> None:
     with pytest.raises(NoProgramError):
         program_of(completion)
-    found = verdict(completion, GOLD, ALLOWED)
-    assert found.outcome is Outcome.NO_BOX
-    assert found.reason in ("the answer holds no code", "its last code block is never closed")
+    result = verdict(completion, GOLD, ALLOWED)
+    assert result.outcome is Outcome.NO_BOX
+    assert result.reason in ("the answer holds no code", "its last code block is never closed")
 
 
 # ------------------------------------------------------------------------------------------------------------- verdicts
@@ -175,8 +175,8 @@ def test_the_verdict_on_a_completion(completion: str, outcome: Outcome) -> None:
     ],
 )
 def test_a_verdict_says_why_a_program_failed(completion: str, reason: str) -> None:
-    found = verdict(completion, GOLD, ALLOWED).reason
-    assert reason in found if reason else found == ""
+    result = verdict(completion, GOLD, ALLOWED).reason
+    assert reason in result if reason else result == ""
 
 
 @needs_sandbox
@@ -192,9 +192,9 @@ def test_programs_import_the_packages_that_are_named_and_no_others() -> None:
 @needs_sandbox
 def test_past_the_deadline_the_verdict_is_timeout() -> None:
     slow = fenced("def total(xs):\n    while True: pass")
-    found = verdict(slow, GOLD, GradeOptions(allow_code_execution=True, deadline=1))
-    assert found.outcome is Outcome.TIMEOUT
-    assert found.answer == "def total(xs):\n    while True: pass"
+    result = verdict(slow, GOLD, GradeOptions(allow_code_execution=True, deadline=1))
+    assert result.outcome is Outcome.TIMEOUT
+    assert result.answer == "def total(xs):\n    while True: pass"
 
 
 @needs_sandbox
@@ -222,8 +222,8 @@ ROW = {
 
 
 def test_a_row_becomes_a_problem() -> None:
-    found = problem(Row(ROW, "here", 1), "test")
-    assert found == Problem(
+    result = problem(Row(ROW, "here", 1), "test")
+    assert result == Problem(
         id="HumanEval/x",
         task="humaneval",
         prompt=PROMPT.strip(),
@@ -253,30 +253,30 @@ def problems(data_dir: Path) -> list[Problem]:
 
 def outcomes(completions: list[str], golds: list[Problem]) -> list[Outcome]:
     with ThreadPoolExecutor(2) as threads:
-        found = threads.map(
+        verdicts = threads.map(
             lambda pair: verdict(pair[0], pair[1].answer, ALLOWED), zip(completions, golds, strict=True)
         )
-        return [each.outcome for each in found]
+        return [each.outcome for each in verdicts]
 
 
 @needs_sandbox
 def test_all_canonical_solutions_are_correct(problems: list[Problem]) -> None:
     assert len({each.id for each in problems}) == TASK.sources["test"].num_rows == 164
-    found = outcomes([str(each.solution) for each in problems], problems)
-    assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
+    results = outcomes([str(each.solution) for each in problems], problems)
+    assert [each.id for each, outcome in zip(problems, results, strict=True) if outcome is not Outcome.CORRECT] == []
 
 
 @needs_sandbox
 def test_canonical_bodies_are_correct_however_their_indentation_was_lost(problems: list[Problem]) -> None:
     """Each problem in one dress, and each dress on 32 or 33 problems."""
     dresses = (str, str.strip, textwrap.dedent, lambda body: fenced(body.strip()), lambda body: f"So:\n\n{body}")
-    bodies = [dresses[place % len(dresses)](canonical_body(each)) for place, each in enumerate(problems)]
-    found = outcomes(bodies, problems)
-    assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
+    bodies = [dresses[index % len(dresses)](canonical_body(each)) for index, each in enumerate(problems)]
+    results = outcomes(bodies, problems)
+    assert [each.id for each, outcome in zip(problems, results, strict=True) if outcome is not Outcome.CORRECT] == []
 
 
-def canonical_body(found: Problem) -> str:
-    return str(found.solution).removeprefix("```python\n").removesuffix("\n```")[len(found.prompt) + 1 :]
+def canonical_body(given: Problem) -> str:
+    return str(given.solution).removeprefix("```python\n").removesuffix("\n```")[len(given.prompt) + 1 :]
 
 
 @needs_sandbox

@@ -42,9 +42,9 @@ def read(**changes: str) -> Problem | None:
 
 
 def solution(equation: str, numbers: str, answer: str) -> list[str]:
-    found = read(Equation=equation, Numbers=f"{numbers} 1 1", Answer=answer)
-    assert found is not None and found.solution is not None
-    return found.solution.split("\n\n")
+    result = read(Equation=equation, Numbers=f"{numbers} 1 1", Answer=answer)
+    assert result is not None and result.solution is not None
+    return result.solution.split("\n\n")
 
 
 def test_a_row_becomes_a_problem_as_people_write_it_with_a_step_for_each_operation():
@@ -173,31 +173,31 @@ def published(data_dir: Path) -> dict[str, list[Problem]]:
 
 def test_all_but_nine_rows_are_usable_and_every_trace_grades_correct(data_dir):
     rows = list(read_rows(data_dir / "mawps_asdiv_train.csv"))
-    problems = [found for row in rows if (found := problem(row, "train")) is not None]
+    problems = [result for row in rows if (result := problem(row, "train")) is not None]
     assert (len(rows), len(problems)) == (3138, 3129)
-    for found in problems:
-        assert found.solution is not None
-        assert grade("mawps", found.solution, found.answer).correct, found.id
-        assert grade("mawps", f"\\boxed{{{found.answer}}}", found.answer).correct, found.id
-        assert "number" not in re.sub(r"numbers?\b", "", found.prompt.casefold())
+    for result in problems:
+        assert result.solution is not None
+        assert grade("mawps", result.solution, result.answer).correct, result.id
+        assert grade("mawps", f"\\boxed{{{result.answer}}}", result.answer).correct, result.id
+        assert "number" not in re.sub(r"numbers?\b", "", result.prompt.casefold())
 
 
 def test_every_trace_has_places_for_each_operator_and_nearly_every_formula_is_seen_to_open(published):
     unseen = 0
-    for found in published["train"]:
-        kinds = Counter(boundary.rule for boundary in find_boundaries(found.solution or ""))
-        assert kinds["answer_start"] == 1 and kinds["step"] == found.level + 1 and kinds["structure"] >= 1
-        unseen += found.level + 1 - kinds["structure"]
+    for result in published["train"]:
+        kinds = Counter(boundary.rule for boundary in find_boundaries(result.solution or ""))
+        assert kinds["answer_start"] == 1 and kinds["step"] == result.level + 1 and kinds["structure"] >= 1
+        unseen += result.level + 1 - kinds["structure"]
     assert unseen <= 10
 
 
 def test_no_template_and_no_problem_is_in_two_splits(published):
     assert {split: len(problems) for split, problems in published.items()} == {"train": 2209, "dev": 300, "test": 501}
-    templates = {split: {template(one.prompt) for one in problems} for split, problems in published.items()}
-    texts = {split: {fingerprint(one.prompt) for one in problems} for split, problems in published.items()}
-    for one, other in combinations(SPLITS, 2):
-        assert not templates[one] & templates[other] and not texts[one] & texts[other]
-        assert not find_overlap(published[one], published[other])
+    templates = {split: {template(each.prompt) for each in problems} for split, problems in published.items()}
+    texts = {split: {fingerprint(each.prompt) for each in problems} for split, problems in published.items()}
+    for left, other in combinations(SPLITS, 2):
+        assert not templates[left] & templates[other] and not texts[left] & texts[other]
+        assert not find_overlap(published[left], published[other])
     assert len(texts["test"]) == len(published["test"]) and len(texts["dev"]) == len(published["dev"])
 
 
@@ -208,12 +208,14 @@ def pairs_of_words(problem: Problem) -> frozenset[tuple[str, str]]:
 
 
 def test_another_measure_finds_no_twins_across_splits_either(published):
-    found: list[Any] = []
-    for one, other in combinations(SPLITS, 2):
-        pairs = [[(problem.id, pairs_of_words(problem)) for problem in published[split]] for split in (one, other)]
+    pairs_found: list[Any] = []
+    for left, other in combinations(SPLITS, 2):
+        pairs = [[(problem.id, pairs_of_words(problem)) for problem in published[split]] for split in (left, other)]
         for first, words in pairs[0]:
-            found += [(first, name) for name, others in pairs[1] if len(words & others) > 0.5 * len(words | others)]
-    assert not found
+            pairs_found += [
+                (first, name) for name, others in pairs[1] if len(words & others) > 0.5 * len(words | others)
+            ]
+    assert not pairs_found
 
 
 DVDS = {
@@ -286,11 +288,11 @@ def test_every_published_gold_is_correct_and_its_neighbour_is_not(data_dir):
     problems = load_problems("SVAMP", path=data_dir)
     assert len(problems) == 1000
     types = {"Subtraction": 531, "Addition": 195, "Common-Division": 166, "Multiplication": 108}
-    assert Counter(one.family for one in problems) == types
-    for one in problems:
-        assert one.prompt.endswith("?") and one.level <= 2 and one.solution is None
-        assert grade("svamp", f"So $\\boxed{{{one.answer}}}$.", one.answer).correct
-        assert grade("svamp", f"\\boxed{{{int(one.answer) + 1}}}", one.answer).outcome is Outcome.WRONG
+    assert Counter(each.family for each in problems) == types
+    for each in problems:
+        assert each.prompt.endswith("?") and each.level <= 2 and each.solution is None
+        assert grade("svamp", f"So $\\boxed{{{each.answer}}}$.", each.answer).correct
+        assert grade("svamp", f"\\boxed{{{int(each.answer) + 1}}}", each.answer).outcome is Outcome.WRONG
 
 
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -299,7 +301,7 @@ NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 def rows(*texts: tuple[str, str, str, str]) -> list[Row]:
     """Rows of question, numbers, equation and answer."""
     fields = ("Question", "Numbers", "Equation", "Answer")
-    return [Row(dict(zip(fields, one, strict=True)), f"line {n}", n) for n, one in enumerate(texts, start=2)]
+    return [Row(dict(zip(fields, each, strict=True)), f"line {n}", n) for n, each in enumerate(texts, start=2)]
 
 
 BEGINNINGS = "So Now Look Well Listen Think Guess Hello Please Today Here"
@@ -312,7 +314,7 @@ JOSH = (
 )
 
 
-def made(*texts: tuple[str, str, str, str], count: int = 100, seed: int = 0) -> list[Problem]:
+def varied(*texts: tuple[str, str, str, str], count: int = 100, seed: int = 0) -> list[Problem]:
     like = [(f"{beginning} : {question}", *more) for question, *more in texts for beginning in BEGINNINGS.split()]
     return problems("train", count, seed, rows(*like))
 
@@ -327,36 +329,36 @@ def computed(problem: Problem) -> list[tuple[str, str]]:
 
 
 def test_every_problem_is_solved_by_its_trace_and_asks_what_the_published_one_asks():
-    found = made(JOSH)
-    assert len({one.prompt for one in found}) == 100
-    for one in found:
-        assert one.solution is not None and grade("mawpsvaried", one.solution, one.answer).correct
-        first, second = map(int, operands(one)[:2])
-        assert computed(one)[0] == (f"{first}-{second}", str(first - second)) and first > second
-        assert "Joshua" not in one.prompt and "Dorothy" not in one.prompt
+    result = varied(JOSH)
+    assert len({each.prompt for each in result}) == 100
+    for each in result:
+        assert each.solution is not None and grade("mawpsvaried", each.solution, each.answer).correct
+        first, second = map(int, operands(each)[:2])
+        assert computed(each)[0] == (f"{first}-{second}", str(first - second)) and first > second
+        assert "Joshua" not in each.prompt and "Dorothy" not in each.prompt
 
 
 def test_one_more_step_computes_on_with_what_is_left():
-    longer = [one for one in made(JOSH, count=400) if one.level == 2]
-    assert {one.family for one in longer} == {"Subtraction", "Addition", "Multiplication", "Common-Division"}
-    for one in longer:
-        (_, first), (calculation, second) = computed(one)
+    longer = [each for each in varied(JOSH, count=400) if each.level == 2]
+    assert {each.family for each in longer} == {"Subtraction", "Addition", "Multiplication", "Common-Division"}
+    for each in longer:
+        (_, first), (calculation, second) = computed(each)
         left, right = re.split(r"[-+*/]", calculation)
-        assert first == left and right in operands(one)[2:] and second == one.answer and int(second) > 0
-        assert one.prompt.count("How many") == 1 and one.prompt.endswith("?")
+        assert first == left and right in operands(each)[2:] and second == each.answer and int(second) > 0
+        assert each.prompt.count("How many") == 1 and each.prompt.endswith("?")
 
 
 def test_a_whole_quotient_stays_whole_and_money_keeps_its_cents():
     split = ("Amy has number0 cards in number1 boxes . How many are in each box ?", "40 8", "/ number0 number1", "5")
     price = ("A pen costs $ number0 and a pad $ number1 . What do both cost ?", "1.25 3.5", "+ number0 number1", "4.75")
-    assert all(one.answer.isdigit() for one in made(split))
-    for one in made(price):
-        assert all(len(number.partition(".")[2]) <= 2 for number in [*operands(one), one.answer])
+    assert all(each.answer.isdigit() for each in varied(split))
+    for each in varied(price):
+        assert all(len(number.partition(".")[2]) <= 2 for number in [*operands(each), each.answer])
 
 
 def test_the_same_seed_makes_the_same_problems_and_fewer_of_them_are_the_first():
-    assert made(JOSH, count=30) == made(JOSH, count=50)[:30]
-    assert made(JOSH, count=30) != made(JOSH, count=30, seed=1)
+    assert varied(JOSH, count=30) == varied(JOSH, count=50)[:30]
+    assert varied(JOSH, count=30) != varied(JOSH, count=30, seed=1)
 
 
 def test_there_is_a_training_split_alone(tmp_path: Path):
@@ -368,33 +370,33 @@ def test_there_is_a_training_split_alone(tmp_path: Path):
 
 def test_rows_that_cannot_make_so_many_problems_are_refused():
     with pytest.raises(ValueError, match=r"none of the 11 rows"):
-        made(("How much is 1 and number0 ?", "1", "+ 1 number0", "2"), count=3)
+        varied(("How much is 1 and number0 ?", "1", "+ 1 number0", "2"), count=3)
     with pytest.raises(ValueError, match=r"no more than about [0-9]+ different problems"):
-        made(("How much is half of number0 ?", "2", "/ number0 2", "1"), count=100)
+        varied(("How much is half of number0 ?", "2", "/ number0 2", "1"), count=100)
 
 
 def held_out(data: Path) -> list[str]:
     return sorted(
-        {template(one.prompt) for split in ("dev", "test") for one in load_problems("mawps", split, path=data)}
+        {template(each.prompt) for split in ("dev", "test") for each in load_problems("mawps", split, path=data)}
     )
 
 
 def test_no_template_is_like_one_of_a_held_out_problem(data_dir: Path):
     """With other numbers and names a template is one that is trained on; where a step is added it is new."""
-    known = {template(one.prompt) for one in load_problems("mawps", "train", path=data_dir)}
-    found = load_problems("mawpsvaried", path=data_dir, count=2000, seed=5)
+    known = {template(each.prompt) for each in load_problems("mawps", "train", path=data_dir)}
+    result = load_problems("mawpsvaried", path=data_dir, count=2000, seed=5)
     apart = held_out(data_dir)
-    for one in {template(one.prompt) for one in found}:
-        assert not any(alike_texts([one, other]) for other in apart)
-    shorter = [one for one in found if template(one.prompt) in known]
-    assert len(shorter) > 0.9 * len(found)
+    for each in {template(each.prompt) for each in result}:
+        assert not any(alike_texts([each, other]) for other in apart)
+    shorter = [each for each in result if template(each.prompt) in known]
+    assert len(shorter) > 0.9 * len(result)
 
 
 def test_real_problems_are_right_and_different(data_dir: Path):
-    found = load_problems("mawpsvaried", path=data_dir, count=2000, seed=5)
-    assert len({one.prompt for one in found}) == len({one.id for one in found}) == 2000
-    assert all(one.solution and grade("mawpsvaried", one.solution, one.answer).correct for one in found)
-    assert not any(re.search(r"number[0-9]", one.prompt) for one in found)
+    result = load_problems("mawpsvaried", path=data_dir, count=2000, seed=5)
+    assert len({each.prompt for each in result}) == len({each.id for each in result}) == 2000
+    assert all(each.solution and grade("mawpsvaried", each.solution, each.answer).correct for each in result)
+    assert not any(re.search(r"number[0-9]", each.prompt) for each in result)
 
 
 @pytest.mark.parametrize(
@@ -417,9 +419,9 @@ def test_real_problems_are_right_and_different(data_dir: Path):
 )
 def test_a_step_is_worked_digit_by_digit_where_there_are_several(calculation: str, worked: str):
     left, operation, right = calculation.split()
-    one = step(Fraction(left), operation, Fraction(right))
-    assert one.worked() == worked
-    assert trace([one], one.result, worked=True).startswith(f"Step 1: {worked}\n\nThe answer is")
+    each = step(Fraction(left), operation, Fraction(right))
+    assert each.worked() == worked
+    assert trace([each], each.result, worked=True).startswith(f"Step 1: {worked}\n\nThe answer is")
 
 
 AMOUNTS = st.one_of(st.integers(1, 99_999).map(Fraction), st.integers(1, 9_999).map(lambda cents: Fraction(cents, 100)))
@@ -428,30 +430,30 @@ AMOUNTS = st.one_of(st.integers(1, 99_999).map(Fraction), st.integers(1, 9_999).
 @given(AMOUNTS, st.sampled_from("+-*/"), AMOUNTS)
 @example(Fraction(96), "/", Fraction(4))
 def test_what_a_step_is_worked_in_is_true_and_ends_in_its_result(left: Fraction, operation: str, right: Fraction):
-    one = step(left, operation, right)
-    asked, _, worked = one.worked().rpartition(": ")
-    smaller = [made.split("=") for made in worked.strip("$").split(", ")]
+    result = step(left, operation, right)
+    head, _, worked = result.worked().rpartition(": ")
+    smaller = [equation.split("=") for equation in worked.strip("$").split(", ")]
     assert all(value(calculation) == value(result) for calculation, result in smaller)
-    assert value(smaller[-1][-1]) == one.result
-    assert asked in ("", one.formula().partition("=")[0] + "$")
-    assert (len(smaller) > 1) == bool(asked)
+    assert value(smaller[-1][-1]) == result.result
+    assert head in ("", result.formula().partition("=")[0] + "$")
+    assert (len(smaller) > 1) == bool(head)
 
 
 def test_chains_are_computed_exactly_and_begin_a_longer_draw():
-    found = load_problems("chains", count=300, seed=3)
-    assert load_problems("chains", count=30, seed=3) == found[:30] != load_problems("chains", count=30, seed=4)
-    assert len({one.prompt for one in found}) == len({one.id for one in found}) == 300
-    for one in found:
-        start, *orders = re.findall(r"(Start with|Add|Subtract|Multiply by|Divide by) ([0-9]+)\.", one.prompt)
+    chains = load_problems("chains", count=300, seed=3)
+    assert load_problems("chains", count=30, seed=3) == chains[:30] != load_problems("chains", count=30, seed=4)
+    assert len({each.prompt for each in chains}) == len({each.id for each in chains}) == 300
+    for each in chains:
+        start, *orders = re.findall(r"(Start with|Add|Subtract|Multiply by|Divide by) ([0-9]+)\.", each.prompt)
         value, operations = int(start[1]), {"Add": "+", "Subtract": "-", "Multiply by": "*", "Divide by": "/"}
         for number, (order, operand) in enumerate(orders, start=1):
             results = {"+": value + int(operand), "-": value - int(operand), "*": value * int(operand)}
             result = results.get(operations[order], value // int(operand))
-            assert computed(one)[number - 1] == (f"{value}{operations[order]}{operand}", str(result))
+            assert computed(each)[number - 1] == (f"{value}{operations[order]}{operand}", str(result))
             assert 0 < result < 10_000 and (operations[order] != "/" or result * int(operand) == value)
             value = result
-        assert one.level == len(orders) in range(5, 10) and one.answer == str(value)
-        assert one.solution and grade("chains", one.solution, one.answer).correct
+        assert each.level == len(orders) in range(5, 10) and each.answer == str(value)
+        assert each.solution and grade("chains", each.solution, each.answer).correct
 
 
 # --- what of a problem stays as it is
@@ -474,7 +476,7 @@ def fractions(text: str) -> list[Fraction]:
 def test_a_number_keeps_its_size_its_roundness_and_its_decimals(number: str, unit: str, low: float, high: float):
     rng = random.Random(0)
     drawn = [similar_number(Fraction(number), rng) for _ in range(500)]
-    assert all(one % Fraction(unit) == 0 and low <= one <= high for one in drawn)
+    assert all(each % Fraction(unit) == 0 and low <= each <= high for each in drawn)
     assert len(set(drawn)) > 8
 
 
@@ -485,11 +487,11 @@ def test_ones_zeros_spoken_numbers_and_fractions_stay():
 
 def test_numbers_stay_in_their_order_of_size():
     given = fractions("9 4 30 4")
-    found = list(islice(other_numbers(given, [False] * 4, 2000, random.Random(1)), 200))
-    assert len(found) == 200
-    for drawn in found:
+    result = list(islice(other_numbers(given, [False] * 4, 2000, random.Random(1)), 200))
+    assert len(result) == 200
+    for drawn in result:
         assert drawn[1] < drawn[0] < drawn[2] and drawn[3] < drawn[0]
-    assert any(drawn[1] != drawn[3] for drawn in found)
+    assert any(drawn[1] != drawn[3] for drawn in result)
 
 
 def test_attempts_end_where_no_order_can_be_kept():

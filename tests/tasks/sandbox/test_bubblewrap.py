@@ -43,9 +43,9 @@ def test_a_sandbox_without_a_keyring_of_its_own_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(bubblewrap, "WORKER", worker)
     with pytest.raises(SandboxError, match=r"no keyring of its own can be had \(Operation not permitted\)"):
         execute("def f(): return 42", **RIGHT)
-    found = sandbox.probe.__wrapped__()
-    assert not found.available
-    assert "no keyring of its own" in found.reason
+    availability = sandbox.probe.__wrapped__()
+    assert not availability.available
+    assert "no keyring of its own" in availability.reason
 
 
 @needs_sandbox
@@ -62,10 +62,10 @@ def test_root_without_the_right_to_map_users_is_told_so(monkeypatch: pytest.Monk
 @needs_sandbox
 def test_a_sandbox_that_lets_more_processes_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "own_processes", lambda: 6)
-    found = sandbox.probe.__wrapped__()
-    assert not found.available
+    availability = sandbox.probe.__wrapped__()
+    assert not availability.available
     by_program, by_host = "a program could start 20 processes, not 16", "it started more than 16 processes"
-    assert by_program in found.reason or by_host in found.reason
+    assert by_program in availability.reason or by_host in availability.reason
 
 
 # ---------------------------------------------------------------------------------------------------- the kernel's word
@@ -116,8 +116,8 @@ def test_processes_do_not_start_in_namespaces_of_their_own() -> None:
 @needs_sandbox
 @pytest.mark.parametrize("call", ["socket", "socketpair"])
 def test_sockets_are_of_families_that_a_network_namespace_holds(call: str) -> None:
-    said = errors(*((call, family, 0xFFFF) for family in (*range(64), 64, 1000, 1 << 32 | 40)))
-    assert {family for family, error in enumerate(said) if error != errno.EAFNOSUPPORT} == {1, 2, 10, 16}
+    errnos = errors(*((call, family, 0xFFFF) for family in (*range(64), 64, 1000, 1 << 32 | 40)))
+    assert {family for family, error in enumerate(errnos) if error != errno.EAFNOSUPPORT} == {1, 2, 10, 16}
 
 
 @needs_sandbox

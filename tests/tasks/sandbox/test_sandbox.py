@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -33,12 +34,12 @@ def run(program: str, test: str = "assert f() == 42", limits: Limits | None = No
 
 def judges() -> set[int]:
     """Processes that came from a judge, by their command line."""
-    found = set()
+    processes = set()
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         command = process.info["cmdline"] or []
         if any(part.endswith("judge.py") for part in command) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.add(process.info["pid"])
-    return found
+            processes.add(process.info["pid"])
+    return processes
 
 
 def assert_nothing_remains() -> None:
@@ -118,152 +119,97 @@ def test_programs_may_run_from_many_threads() -> None:
 
 REACHES = {
     "TCP to a host's port": """
-import socket
-def f(host): socket.create_connection(("127.0.0.1", host["tcp"]), timeout=2).sendall(b"x"); return "reached"
+socket.create_connection(("127.0.0.1", host["tcp"]), timeout=2).sendall(b"x"); return "reached"
 """,
     "UDP to a host's port": """
-import socket
-def f(host):
-    try: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", host["udp"]))
-    finally: pass
-    return "sent"
+try: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", host["udp"]))
+finally: pass
+return "sent"
 """,
-    "a route out": """
-import socket
-def f(host): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 53)); return "reached"
-""",
+    "a route out": 'socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 53)); return "reached"',
     "name resolution": """
-import os
-def f(host): return "reached" if os.path.exists("/etc/resolv.conf") or os.path.exists("/etc/hosts") else "contained"
+return "reached" if os.path.exists("/etc/resolv.conf") or os.path.exists("/etc/hosts") else "contained"
 """,
     "other network interfaces": """
-import socket
-def f(host): return "reached" if {name for _, name in socket.if_nameindex()} - {"lo"} else "contained"
+return "reached" if {name for _, name in socket.if_nameindex()} - {"lo"} else "contained"
 """,
-    "an abstract Unix socket": """
-import socket
-def f(host): socket.socket(socket.AF_UNIX).connect("\\0" + host["abstract"]); return "reached"
-""",
-    "a Unix socket in the file system": """
-import socket
-def f(host): socket.socket(socket.AF_UNIX).connect(host["unix"]); return "reached"
-""",
-    "a file of the host": 'def f(host): return "reached" if open(host["file"]).read() else ""',
-    "the host's password file": 'def f(host): return "reached" if open("/etc/passwd").read() else ""',
+    "an abstract Unix socket": 'socket.socket(socket.AF_UNIX).connect("\\0" + host["abstract"]); return "reached"',
+    "a Unix socket in the file system": 'socket.socket(socket.AF_UNIX).connect(host["unix"]); return "reached"',
+    "a file of the host": 'return "reached" if open(host["file"]).read() else ""',
+    "the host's password file": 'return "reached" if open("/etc/passwd").read() else ""',
     "the home folder": """
-import os
-def f(host): return "reached" if set(os.listdir(host["home"])) - {".pyenv", ".local", ".conda"} else "contained"
+return "reached" if set(os.listdir(host["home"])) - {".pyenv", ".local", ".conda"} else "contained"
 """,
-    "the checkout": 'import os\ndef f(host): os.listdir(host["checkout"]); return "reached"',
-    "the environment": """
-import os
-def f(host): return "reached" if any("SECRET" in key for key in os.environ) else "contained"
-""",
+    "the checkout": 'os.listdir(host["checkout"]); return "reached"',
+    "the environment": 'return "reached" if any("SECRET" in key for key in os.environ) else "contained"',
     "the environment of the first process": """
-def f(host):
-    return "reached" if b"SECRET" in open("/proc/1/environ", "rb").read() else "contained"
+return "reached" if b"SECRET" in open("/proc/1/environ", "rb").read() else "contained"
 """,
-    "writing to a file of the host": 'def f(host): open(host["file"], "w").write("x"); return "reached"',
-    "writing to /usr": 'def f(host): open("/usr/tyler-was-here", "w").close(); return "reached"',
-    "writing to the root": 'def f(host): open("/tyler-was-here", "w").close(); return "reached"',
-    "writing to /dev/shm": 'def f(host): open("/dev/shm/tyler-was-here", "w").close(); return "reached"',
-    "changing the judge": 'def f(host): open("/judge.py", "w").close(); return "reached"',
+    "writing to a file of the host": 'open(host["file"], "w").write("x"); return "reached"',
+    "writing to /usr": 'open("/usr/tyler-was-here", "w").close(); return "reached"',
+    "writing to the root": 'open("/tyler-was-here", "w").close(); return "reached"',
+    "writing to /dev/shm": 'open("/dev/shm/tyler-was-here", "w").close(); return "reached"',
+    "changing the judge": 'open("/judge.py", "w").close(); return "reached"',
     "a symbolic link to a file of the host": """
-import os
-def f(host): os.symlink(host["file"], "/tmp/link"); open("/tmp/link").read(); return "reached"
+os.symlink(host["file"], "/tmp/link"); open("/tmp/link").read(); return "reached"
 """,
-    "the first process's root": """
-def f(host): open("/proc/1/root" + host["file"]).read(); return "reached"
-""",
+    "the first process's root": 'open("/proc/1/root" + host["file"]).read(); return "reached"',
     "processes of the host": """
-import os
-def f(host):
-    names = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
-    return "reached" if any(host["marker"] in name for name in names) else "contained"
+names = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
+return "reached" if any(host["marker"] in name for name in names) else "contained"
 """,
-    "a signal to the host": """
-import os
-def f(host): os.kill(host["pid"], 9); return "reached"
-""",
-    "mount": """
-import ctypes
-def f(host): return "reached" if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 else "contained"
-""",
-    "chroot": 'import os\ndef f(host): os.chroot("/tmp"); return "reached"',
-    "another user namespace": """
-import ctypes
-def f(host): return "reached" if ctypes.CDLL(None).unshare(0x10000000) == 0 else "contained"
-""",
-    "becoming root": 'import os\ndef f(host): os.setuid(0); return "reached"',
+    "a signal to the host": 'os.kill(host["pid"], 9); return "reached"',
+    "mount": 'return "reached" if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 else "contained"',
+    "chroot": 'os.chroot("/tmp"); return "reached"',
+    "another user namespace": 'return "reached" if ctypes.CDLL(None).unshare(0x10000000) == 0 else "contained"',
+    "becoming root": 'os.setuid(0); return "reached"',
     "setuid programs": """
-import os
-def f(host):
-    status = open("/proc/self/status").read()
-    held = os.statvfs("/usr").f_flag & os.ST_NOSUID and "NoNewPrivs:\\t1" in status
-    return "contained" if held else "reached"
+status = open("/proc/self/status").read()
+held = os.statvfs("/usr").f_flag & os.ST_NOSUID and "NoNewPrivs:\\t1" in status
+return "contained" if held else "reached"
 """,
     "privileges": """
-def f(host): return "contained" if "CapEff:\\t0000000000000000" in open("/proc/self/status").read() else "reached"
+return "contained" if "CapEff:\\t0000000000000000" in open("/proc/self/status").read() else "reached"
 """,
-    "tracing the judge": """
-import ctypes, os
-def f(host): return "reached" if ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0 else "contained"
-""",
-    "the judge's memory": 'import os\ndef f(host): open(f"/proc/{os.getppid()}/mem", "rb"); return "reached"',
+    "tracing the judge": 'return "reached" if ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0 else "contained"',
+    "the judge's memory": 'open(f"/proc/{os.getppid()}/mem", "rb"); return "reached"',
     "the judge's open files": """
-import os
-def f(host):
-    for fd in range(64):
-        try: return os.open(f"/proc/{os.getppid()}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK) and "reached"
-        except OSError: pass
-    return "contained"
+for fd in range(64):
+    try: return os.open(f"/proc/{os.getppid()}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK) and "reached"
+    except OSError: pass
+return "contained"
 """,
-    "the host's name": """
-import socket
-def f(host): return "reached" if socket.gethostname() == host["name"] else "contained"
-""",
-    "disks of the host": 'import os\ndef f(host): os.listdir("/sys/block"); return "reached"',
+    "the host's name": 'return "reached" if socket.gethostname() == host["name"] else "contained"',
+    "disks of the host": 'os.listdir("/sys/block"); return "reached"',
     "a key of the host": """
-import ctypes
-def f(host):
-    libc, (search, read) = ctypes.CDLL(None), (10, 11)
-    key = libc.syscall(host["keyctl"], search, -3, b"user", host["key"].encode(), 0)
-    return "reached" if key > 0 or libc.syscall(host["keyctl"], read, host["serial"], None, 0) >= 0 else "contained"
+libc, (search, read) = ctypes.CDLL(None), (10, 11)
+key = libc.syscall(host["keyctl"], search, -3, b"user", host["key"].encode(), 0)
+return "reached" if key > 0 or libc.syscall(host["keyctl"], read, host["serial"], None, 0) >= 0 else "contained"
 """,
     "a key of the host, by request": """
-import ctypes
-def f(host):
-    found = ctypes.CDLL(None).syscall(host["request_key"], b"user", host["key"].encode(), None, 0)
-    return "reached" if found > 0 else "contained"
+found = ctypes.CDLL(None).syscall(host["request_key"], b"user", host["key"].encode(), None, 0)
+return "reached" if found > 0 else "contained"
 """,
-    "the names of the host's keys": 'def f(host): return "reached" if open("/proc/keys").read() else ""',
+    "the names of the host's keys": 'return "reached" if open("/proc/keys").read() else ""',
     "revoking a key of the host": """
-import ctypes
-def f(host):
-    libc, (revoke, invalidate, unlink) = ctypes.CDLL(None), (3, 21, 9)
-    done = [libc.syscall(host["keyctl"], what, host["serial"], -3) for what in (revoke, invalidate, unlink)]
-    return "reached" if 0 in done else "contained"
+libc, (revoke, invalidate, unlink) = ctypes.CDLL(None), (3, 21, 9)
+done = [libc.syscall(host["keyctl"], what, host["serial"], -3) for what in (revoke, invalidate, unlink)]
+return "reached" if 0 in done else "contained"
 """,
     "leaving a key": """
-import ctypes
-def f(host):
-    places = range(-5, 0)  # of the process, the thread, the session, the user, the user's session
-    left = [ctypes.CDLL(None).syscall(host["add_key"], b"user", b"tyler-left", b"x", 1, place) for place in places]
-    return "reached" if max(left) > 0 else "contained"
+places = range(-5, 0)  # of the process, the thread, the session, the user, the user's session
+left = [ctypes.CDLL(None).syscall(host["add_key"], b"user", b"tyler-left", b"x", 1, place) for place in places]
+return "reached" if max(left) > 0 else "contained"
 """,
-    "the host of a virtual machine": """
-import socket
-def f(host): socket.socket(socket.AF_VSOCK); return "reached"
-""",
+    "the host of a virtual machine": 'socket.socket(socket.AF_VSOCK); return "reached"',
     "what an earlier program left": """
-import os
-def f(host):
-    seen = os.path.exists("/tmp/left") or os.path.exists("left")
-    open("left", "w").close(); open("/tmp/left", "w").close()
-    return "reached" if seen else "contained"
+seen = os.path.exists("/tmp/left") or os.path.exists("left")
+open("left", "w").close(); open("/tmp/left", "w").close()
+return "reached" if seen else "contained"
 """,
 }
-"""Each function returns "reached" where it got there, "contained" where not, or raises."""
+"""The body of a function that returns "reached" where it got there, "contained" where not, or raises."""
+MODULES = "import ctypes, os, socket"
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +276,7 @@ def _heard(listener: socket.socket) -> bool:
 
 def reach(name: str, host: dict[str, Any], **settings: Any) -> Report:
     test = f"assert f({json.dumps(host['facts'])}) != 'reached', 'reached'"
-    return run(REACHES[name], test, **settings)
+    return run("def f(host):\n" + textwrap.indent(REACHES[name], "    "), test, prelude=MODULES, **settings)
 
 
 @needs_sandbox
@@ -480,9 +426,11 @@ def test_success_is_not_forged_by(name: str) -> None:
 
 
 @needs_sandbox
-@pytest.mark.parametrize("said", [b'{"token": "guess", "ending": "passed", "why": ""}\n', b"passed\n", b"\n", b"[]\n"])
-def test_a_signal_without_the_token_is_a_failure(said: bytes) -> None:
-    assert sandbox._signal(said, "token")[0] is Ending.FAILED
+@pytest.mark.parametrize(
+    "received", [b'{"token": "guess", "ending": "passed", "why": ""}\n', b"passed\n", b"\n", b"[]\n"]
+)
+def test_a_signal_without_the_token_is_a_failure(received: bytes) -> None:
+    assert sandbox._signal(received, "token")[0] is Ending.FAILED
     assert sandbox._signal(b'{"token": "token", "ending": "passed", "why": ""}\n', "token")[0] is Ending.PASSED
 
 
@@ -682,7 +630,7 @@ def test_the_attacks_can_succeed(no_sandbox: None, host: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("platform", "found", "reason"),
+    ("platform", "path", "reason"),
     [
         ("darwin", "/usr/bin/bwrap", "this is darwin"),
         ("linux", None, "bubblewrap is not installed"),
@@ -690,10 +638,10 @@ def test_the_attacks_can_succeed(no_sandbox: None, host: dict[str, Any]) -> None
     ],
 )
 def test_the_probe_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, platform: str, found: str | None, reason: str
+    monkeypatch: pytest.MonkeyPatch, platform: str, path: str | None, reason: str
 ) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", platform)
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: found)
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: path)
     monkeypatch.setattr(seccomp, "library", lambda: None)
     assert not sandbox.probe.__wrapped__().available
     assert reason in sandbox.probe.__wrapped__().reason
@@ -705,6 +653,6 @@ def test_the_probe_repeats_what_a_broken_bubblewrap_says(monkeypatch: pytest.Mon
     broken.chmod(0o755)
     monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: str(broken))
-    found = sandbox.probe.__wrapped__()
-    assert not found.available
-    assert "No permissions to create new namespace" in found.reason
+    availability = sandbox.probe.__wrapped__()
+    assert not availability.available
+    assert "No permissions to create new namespace" in availability.reason

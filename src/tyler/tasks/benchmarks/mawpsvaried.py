@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import count as counting
 from itertools import islice, permutations
 
@@ -50,6 +50,7 @@ SMALL = 12
 
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 _VALUES = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
+_FIRST_NAMES = frozenset().union(*NAMES)
 _LETTERS = re.compile(r"[A-Za-z]+")
 _PLACEHOLDER = re.compile(r"number([0-9]+)")
 _OWNED = re.compile(
@@ -89,7 +90,7 @@ def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> l
     held_out = {template(problem.prompt) for problem in others}
     if not by_template:
         raise ValueError(f"none of the {len(rows)} rows is a training problem whose numbers may vary")
-    longer = partial(_longer, allowed=_Allowed(sorted(held_out)))
+    longer = partial(_longer, allowed=_allowed(sorted(held_out)))
     return list(islice(_distinct(list(by_template.values()), longer, seed), COUNT if count is None else count))
 
 
@@ -222,65 +223,43 @@ def _in_case(word: str, name: str | None) -> str:
 # --- one more step ---------------------------------------------------------------------------------------------------
 
 
-def _give(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
-    if left < 4:
-        return None
-    given, other = Fraction(rng.randint(2, int(left) - 2)), _another_name(who, rng)
-    text = f"Then {who} gives {given} of the {things} to {other}. How many {things} does {who} have left?"
-    return text, "-", given
+_MORE = (
+    ("-", "Then {who} gives {number} of the {things} to {other}. How many {things} does {who} have left?"),
+    ("+", "Then {other} gives {who} {number} more {things}. How many {things} does {who} have now?"),
+    (
+        "/",
+        "Then {who} shares all of the {things} equally among {number} friends. How many {things} does each friend get?",
+    ),
+    (
+        "/",
+        "Then {who} packs all of the {things} into boxes, {number} in each box. How many boxes does {who} fill?",
+    ),
+    ("*", "Then {who} sells all of the {things} for ${number} each. How many dollars does {who} get for them?"),
+)
+"""What may happen next to the things that a person has: the operation, and the text with its question."""
 
 
-def _get(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction]:
-    more, other = Fraction(rng.randint(2, max(12, int(left)))), _another_name(who, rng)
-    text = f"Then {other} gives {who} {more} more {things}. How many {things} does {who} have now?"
-    return text, "+", more
+def _operands(operation: str, left: int) -> Sequence[int]:
+    """The numbers that may come next; a whole number is divided so that each part has two or more."""
+    match operation:
+        case "-":
+            return range(2, left - 1)
+        case "+":
+            return range(2, max(SMALL, left) + 1)
+        case "/":
+            return [size for size in range(2, 13) if left % size == 0 and left > size]
+        case _:
+            return range(2, 13)
 
 
-def _share(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
-    if not (among := _divisors(left)):
-        return None
-    friends = rng.choice(among)
-    text = f"Then {who} shares all of the {things} equally among {friends} friends. "
-    return text + f"How many {things} does each friend get?", "/", Fraction(friends)
-
-
-def _pack(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
-    if not (sizes := _divisors(left)):
-        return None
-    size = rng.choice(sizes)
-    text = f"Then {who} packs all of the {things} into boxes, {size} in each box. How many boxes does {who} fill?"
-    return text, "/", Fraction(size)
-
-
-def _sell(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction]:
-    price = Fraction(rng.randint(2, 12))
-    text = f"Then {who} sells all of the {things} for ${price} each. How many dollars does {who} get for them?"
-    return text, "*", price
-
-
-_MORE = (_give, _get, _share, _pack, _sell)
-
-
-def _divisors(number: Fraction) -> list[int]:
-    """What a whole number may be divided by so that each part has two or more."""
-    return [size for size in range(2, 13) if number % size == 0 and number > size]
-
-
-def _another_name(who: str, rng: random.Random) -> str:
-    return rng.choice(sorted(name for names in NAMES for name in names if name != who.lower())).title()
-
-
-class _Allowed:
+def _allowed(held_out: Sequence[str]) -> Callable[[str], bool]:
     """Whether a text is like no held-out problem; remembered for each template."""
 
-    def __init__(self, held_out: Sequence[str]) -> None:
-        self._held_out, self._known = held_out, dict[str, bool]()
+    @cache
+    def allowed(own: str) -> bool:
+        return not any(alike([own, other]) for other in held_out)
 
-    def __call__(self, text: str) -> bool:
-        own = template(text)
-        if own not in self._known:
-            self._known[own] = not any(alike([own, other]) for other in self._held_out)
-        return self._known[own]
+    return lambda text: allowed(template(text))
 
 
 def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]) -> Variant:
@@ -288,12 +267,15 @@ def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]
     question_match, left = _OWNED.search(variant.text), variant.steps[-1].result
     if question_match is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
         return variant
-    more = rng.choice(_MORE)(question_match["who"], question_match["things"], left, rng)
-    if more is None:
+    operation, happening = rng.choice(_MORE)
+    if not (operands := _operands(operation, int(left))):
         return variant
-    question, operation, number = more
+    who, number = question_match["who"], rng.choice(operands)
+    other = rng.choice(sorted(_FIRST_NAMES - {who.lower()})).title() if "{other}" in happening else ""
+    question = happening.format(who=who, things=question_match["things"], number=number, other=other)
     text = variant.text[: question_match.start()] + question
-    return Variant(text, (*variant.steps, mawps.step(left, operation, number))) if allowed(text) else variant
+    longer = Variant(text, (*variant.steps, mawps.step(left, operation, Fraction(number))))
+    return longer if allowed(text) else variant
 
 
 TASK = Generated(
