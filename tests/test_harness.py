@@ -37,7 +37,7 @@ def test_a_way_that_measures_nothing_itself_is_timed_and_the_rate_follows(monkey
 
 
 def test_contests_of_one_name_are_refused() -> None:
-    with pytest.raises(AssertionError, match="one name"):
+    with pytest.raises(AssertionError, match="the same name"):
         compete([Contest("work", {"a": lambda: 1.0})] * 2, rounds=1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests import tiny
-from tests.processes import FORK
+from tests.processes import FRESH
 from tests.serving.served import NAME, serving
 
 from tyler.cli import serve
@@ -199,8 +199,8 @@ def write(path: Path, counted: Connection) -> None:
 
 def test_lines_that_were_counted_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    mine, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=write, args=(path, theirs))
+    mine, theirs = FRESH.Pipe(duplex=False)
+    process = FRESH.Process(target=write, args=(path, theirs))
     process.start()
     counted = 0
     while counted < 200:

@@ -15,7 +15,7 @@ from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.reasoners.memgen import model as memgen
 from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.reasoner import AnswerSettings
-from tyler.reasoners.softcot import method as softcot
+from tyler.reasoners.softcot import model as softcot
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.problem import Problem
 
