@@ -465,9 +465,9 @@ def test_the_bootstrap_brackets_the_mean() -> None:
 
 
 def test_the_tests_of_a_survey_are_one_family_with_adjusted_p_values() -> None:
-    clear, unclear = surveys.test_of([0.5] * 20), surveys.test_of([1.0, -1.0] * 10)
+    clear, unclear = surveys.tested_mean([0.5] * 20), surveys.tested_mean([1.0, -1.0] * 10)
     assert clear.p == 2 / 2**20 and unclear.p == 1.0
-    families = [{"a": clear, "b": unclear}, {"a": surveys.test_of([1.0] * 6)}]
+    families = [{"a": clear, "b": unclear}, {"a": surveys.tested_mean([1.0] * 6)}]
     surveys.adjust(families)
     assert [one.p for tests in families for one in tests.values()] == pytest.approx([3 * 2 / 2**20, 1.0, 2 / 32])
     assert lens_tables.verdict(families[1]["a"]) == "yes, 1.00 (1.00 to 1.00), p 0.062"

@@ -138,9 +138,8 @@ def kept_answers(
     """Of each replacement, for every answer with a box: 1 where the same stands in the box of the new one, else 0.
 
     These are decoded: what a replacement makes of an answer is in no store. `answers` are the model's own to the
-    problems, under the same settings. Means and other problems' latents are those
-    of the other half of the answers, so that no problem is answered with its own; of an operator that the other half
-    does not invoke, they are of all.
+    problems, under the same settings. Means and other problems' latents are those of the other half of the answers, so
+    that no problem is answered with its own; of an operator that the other half does not invoke, they are of all.
     """
     boxes = [boxed_answer(answer.text) for answer in answers]
     boxed = [index for index, box in enumerate(boxes) if box is not None]

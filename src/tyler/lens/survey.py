@@ -185,7 +185,7 @@ def of_operator(blocks: Blocks, seed: int = 0) -> OperatorSurvey:
         num_blocks=sum(map(len, blocks)),
         measured={name: estimate for name, estimate in measured.items() if estimate is not None},
         kept=share_kept(blocks, seed),
-        tested={question: test_of(means, seed) for question, means in paired.items() if means},
+        tested={question: tested_mean(means, seed) for question, means in paired.items() if means},
     )
 
 
@@ -231,7 +231,7 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
     return Estimate(fmean(values), *middle95(means), len(values))
 
 
-def test_of(values: Sequence[float], seed: int = 0) -> Estimate:
+def tested_mean(values: Sequence[float], seed: int = 0) -> Estimate:
     """The mean of the differences of problems, and whether it may be chance."""
     return replace(bootstrap(values, seed), p=sign_flips(values))
 
