@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tyler.modeling import backbone
+from tyler import Tyler
+from tyler.modeling import backbone, hub
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.locations import WHAT_TO_GIVE, near
 
@@ -23,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError("the Hub was asked")
 
     monkeypatch.setattr(backbone.AutoConfig, "from_pretrained", ask)
+    monkeypatch.setattr(hub, "hf_hub_download", ask)
     return tmp_path
 
 
@@ -44,6 +46,8 @@ def test_a_path_is_no_hub_id(folder: Path) -> None:
     typed = str(folder / "Qwen" / "Qwen3-4b")
     assert f"did you mean {folder / 'Qwen' / 'Qwen3-4B'}?" in refusal(typed)
     assert "There is no folder 'runs/nowhere'. Give 'mini'" in refusal("runs/nowhere")
+    with pytest.raises(FileNotFoundError, match="There is no folder 'runs/nowhere'"):
+        Tyler.from_pretrained("runs/nowhere")
 
 
 def test_a_folder_of_runs_is_not_on_the_hub_whatever_it_is_called(folder: Path) -> None:

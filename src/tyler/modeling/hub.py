@@ -8,6 +8,8 @@ from pathlib import Path
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
+from tyler.modeling.locations import check_location
+
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 """USER/NAME; a name without a user is some backbone of the Hub's early days."""
 
@@ -34,10 +36,12 @@ def checkpoint_on_hub(id: str, revision: str | None, manifest: str) -> Path | No
     """The folder in the Hub's cache that holds the repository's checkpoint; None where it has no such manifest.
 
     It is None too where the Hub cannot be asked and the cache has none: loading the id as a backbone then says why.
-    Raises OSError where a checkpoint is there and cannot be downloaded whole.
+    Raises OSError where a checkpoint is there and cannot be downloaded whole, and FileNotFoundError, before the Hub is
+    asked, for an id that is rather a path.
     """
     if not HUB_ID.fullmatch(id) or Path(id).exists():
         return None
+    check_location(id)
     try:
         found = Path(hf_hub_download(id, manifest, revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled):

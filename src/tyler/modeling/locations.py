@@ -39,7 +39,7 @@ def check_location(id: str) -> None:
         return
     if path.is_file():
         raise FileNotFoundError(f"{id} is a file, and no GGUF file. {WHAT_TO_GIVE}")
-    if names := get_close_matches(id, NAMES, n=1, cutoff=0.75):
+    if "/" not in id and (names := get_close_matches(id, NAMES, n=1, cutoff=0.75)):
         raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
     meant = near(path)
     is_path = id.startswith(("/", ".", "~", RUNS)) or id.count("/") > 1 or id.endswith("/") or holds_runs(path.parent)
