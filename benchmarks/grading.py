@@ -3,9 +3,8 @@
     python benchmarks/grading.py --data DATA [--quick] [--json out.json]
 
 GSM8K: every gold answer, as `$N$` and with a unit, against itself. MATH-500: the box of every solution against the gold
-answer, the gold answer in other dress, and `0 + answer`, which sends every formula to the algebra. Both also as
-`tyler eval` grades, where math-verify is asked too. The warm-up starts the workers, and what they have read before they
-remember.
+answer, the gold answer in other dress, and `0 + answer`, which sends every formula to the algebra. The warm-up
+starts the workers, and what they have read before they remember.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from harness import Contest, Report, Work, compete, options, read
-from tyler.tasks.answers import mathematics, symbolic
+from tyler.tasks.answers import mathematics
 from tyler.tasks.answers.boxed import boxed_answer
 from tyler.tasks.benchmarks import gsm8k
 from tyler.tasks.task import GradeOptions
@@ -49,17 +48,6 @@ def grade_all(equal: Equal, pairs: list[Pair], threads: int) -> None:
         list(pool.map(lambda pair: equal(*pair, options), pairs, chunksize=1))
 
 
-def with_math_verify(equal: Equal) -> Equal:
-    """The same, and then math-verify on the same answer in a box, as the records of an evaluation keep it."""
-
-    def both(answer: str, gold: str, options: GradeOptions) -> bool:
-        same = equal(answer, gold, options)
-        symbolic.math_verify(f"The answer is $\\boxed{{{answer}}}$.", gold, options.deadline)
-        return same
-
-    return both
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with gsm8k_test.jsonl and math500_test.jsonl")
@@ -69,9 +57,8 @@ def main() -> None:
         ("GSM8K", gsm8k.equal, gsm8k_pairs(arguments.data)),
         ("MATH-500", mathematics.equal, math500_pairs(arguments.data)),
     ):
-        for task, grader in ((name, equal), (f"{name}, and math-verify", with_math_verify(equal))):
-            ways: dict[str, Work] = {f"threads: {count}": partial(grade_all, grader, pairs, count) for count in (1, 2)}
-            contests.append(Contest(task, ways, len(pairs), "answers"))
+        ways: dict[str, Work] = {f"threads: {count}": partial(grade_all, equal, pairs, count) for count in (1, 2)}
+        contests.append(Contest(name, ways, len(pairs), "answers"))
     report.add(compete(contests, arguments.rounds))
     report.publish(arguments.json)
 

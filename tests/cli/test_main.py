@@ -205,7 +205,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     request = EvaluationRequest(
         Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7),
         Answering(router=text, budget=2),
-        GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
+        GradeOptions("strict", 5.0, allow_code_execution=True),
     )
     assert benchmarking.arguments == ("model", request)
     assert benchmarking.settings == {"output": None}
@@ -249,13 +249,6 @@ def test_every_command_that_loads_a_model_takes_a_dtype(command: str, capsys: py
         main.main([*command.split(), "--dtype", "float8"])
     assert stop.value.code == 2
     assert "float8" in capsys.readouterr().err
-
-
-def test_eval_asks_math_verify_unless_told_not_to(called) -> None:
-    benchmarking = called("evaluation.command")
-    for options, wanted in (([], True), (["--no-math-verify"], False)):
-        assert main.main(["eval", "model", *options]) == 0
-        assert benchmarking.arguments[1].grading.math_verify is wanted
 
 
 def test_eval_passes_on_what_is_to_be_matched(called) -> None:

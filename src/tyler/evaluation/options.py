@@ -295,7 +295,7 @@ class EvaluationRequest:
 
     questions: Questions = Questions()
     answering: Answering = Answering()
-    grading: GradeOptions = GradeOptions(math_verify=True)  # noqa: RUF009 - it is frozen
+    grading: GradeOptions = GradeOptions()  # noqa: RUF009 - it is frozen
     matching: Matching = Matching()
     server: EndpointOptions = EndpointOptions()
 

@@ -141,7 +141,6 @@ def grade(
     allow_code_execution: bool = False,
     allow_unsafe_code_execution: bool = False,
     packages: Sequence[str] = GradeOptions.packages,
-    math_verify: bool = False,
 ) -> Verdict:
     """The verdict on one completion, by the task's own rule: mostly, its last boxed answer against `gold`.
 
@@ -150,9 +149,7 @@ def grade(
     `thought_open` says that the prompt ends in an open `<think>`: the answer is what follows its end, if it has one.
     `mode` is TheoremQA's, `deadline` the seconds that one answer may take. HumanEval runs the completion: only where
     `allow_code_execution` says so, and without a sandbox only where `allow_unsafe_code_execution` does; `packages` are
-    those of this environment that it may import. `math_verify`
-    asks math-verify too, of the whole completion and as long again, where the answers are mathematics; its word decides
-    nothing.
+    those of this environment that it may import.
 
     No completion raises. A wrong call does: ValueError for an unknown task or mode or a deadline that is not positive,
     TypeError for a gold answer of the wrong type, PermissionError where code may not be executed, and SandboxError (an
@@ -167,24 +164,9 @@ def grade(
     text = _gold_text(chosen, gold)
     completion = after_thought(completion, opened=thought_open)
     verdict = _verdict(chosen, completion, text, options)
-    if math_verify:
-        verdict = replace(verdict, math_verify=_math_verify(chosen, completion, text, deadline))
     if truncated and verdict.outcome is Outcome.NO_BOX:
         return replace(verdict, outcome=Outcome.TRUNCATED)
     return verdict
-
-
-def _math_verify(task: Task | Generated, completion: str, gold: str, deadline: float) -> bool | None:
-    """math-verify's word; None where answers are not mathematics, the gold one is unreadable, or it takes too long."""
-    try:
-        latex = None if task.latex is None else task.latex(gold)
-    except UnreadableGoldError:
-        return None
-    if latex is None:
-        return None
-    from tyler.tasks.answers import symbolic
-
-    return symbolic.math_verify(completion, latex, deadline)
 
 
 def _verdict(task: Task | Generated, completion: str, gold: str, options: GradeOptions) -> Verdict:
@@ -230,7 +212,7 @@ def _same(task: str, answer: str, other: str) -> bool:
 
 REVISION = 4
 """Of the graders in this package: raised with every change that may change a verdict."""
-_LIBRARIES = ("sympy", "latex2sympy2_extended", "math-verify")
+_LIBRARIES = ("sympy", "latex2sympy2_extended")
 
 
 def grader_version(mode: Mode = "official") -> dict[str, str]:
