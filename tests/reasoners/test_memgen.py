@@ -28,7 +28,7 @@ from interrupted import whole_and_resumed
 from processes import together
 from tyler.cli.main import main
 from tyler.config.files import load_config
-from tyler.config.loops import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, TracesConfig
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
@@ -40,6 +40,7 @@ from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners.memgen import grpo, sft
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
+from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.trigger import Consultation, decide
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run

@@ -19,7 +19,6 @@ from torch import nn
 
 from damage import change, nudge
 from tyler.config.files import load_config
-from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
 from tyler.config.sections import BackboneConfig, DataConfig
 from tyler.modeling.backbone import Backbone
@@ -28,6 +27,7 @@ from tyler.reasoners import registry
 from tyler.reasoners.softcot import model as parts
 from tyler.reasoners.softcot import sft as training
 from tyler.reasoners.softcot.model import SoftCot, SoftCotSettings, Wording, reasoner
+from tyler.reasoners.softcot.settings import SoftCotConfig
 from tyler.reasoners.softcot.sft import Example
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run

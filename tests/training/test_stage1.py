@@ -22,10 +22,11 @@ import tiny
 from documents import documented_metrics
 from interrupted import whole_and_resumed
 from tyler.boundaries.rules import RULES
-from tyler.config.loops import InsertionsConfig, MemGenConfig, Stage1Config
+from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DevelopmentConfig
 from tyler.model import Tyler
+from tyler.reasoners.memgen.settings import MemGenConfig
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run

@@ -30,11 +30,14 @@ Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar=
 Folder = Annotated[Path, arg(metavar="DIR")]
 
 
-def load_settings(config: str, overrides: Sequence[str]) -> Config:
-    """The config of a command with its dotted settings. Raises ValueError for what is not allowed, by name."""
-    from tyler.config.files import load_config
+def load_settings(config: str, overrides: Sequence[str], kind: type[Config] | None = None) -> Config:
+    """The config of a command with its dotted settings; `kind` is that of a training outside the package.
 
-    return load_config(config, overrides)
+    Raises ValueError for what is not allowed, by name.
+    """
+    from tyler.config.files import load_config, load_config_as
+
+    return load_config(config, overrides) if kind is None else load_config_as(kind, config, overrides)
 
 
 def load_reasoner(model: str, decoding: Decoding, placement: Placement) -> Loaded:

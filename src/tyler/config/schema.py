@@ -6,6 +6,7 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,15 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from tyler.boundaries.rules import check_rules
-from tyler.config.loops import Loops
+from tyler.config.loops import (
+    GrpoConfig,
+    ObjectiveConfig,
+    OptimizationConfig,
+    RewardConfig,
+    Stage1Config,
+    Stage2Config,
+    TracesConfig,
+)
 from tyler.config.sections import (
     BackboneConfig,
     CheckpointsConfig,
@@ -28,6 +37,8 @@ from tyler.config.sections import (
     suggest,
 )
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.reasoners.memgen.settings import MemGenConfig
+from tyler.reasoners.softcot.settings import SoftCotConfig
 from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
@@ -40,6 +51,53 @@ class Trained(Section):
     """In the order of their action ids."""
     lora: LoraConfig = LoraConfig()
     data: DataConfig = DataConfig()
+
+
+class Loops(Section):
+    """A section for every training loop, and for the objective of those that learn from rewards."""
+
+    stage1: Stage1Config = Stage1Config()
+    stage2: Stage2Config = Stage2Config()
+    grpo: GrpoConfig = GrpoConfig()
+    rewards: Annotated[tuple[RewardConfig, ...], Field(min_length=1)] = (
+        RewardConfig(name="verifier"),
+        RewardConfig(name="budget"),
+    )
+    """What answers are rewarded for: the sum of these, each times its weight."""
+    sft: TracesConfig = TracesConfig()
+    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
+    memgen: MemGenConfig = MemGenConfig()
+    softcot: SoftCotConfig = SoftCotConfig()
+
+    @field_validator("rewards")
+    @classmethod
+    def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
+        titles = [reward.title for reward in rewards]
+        if repeated := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
+        if all(reward.weight == 0 for reward in rewards):
+            raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
+        return rewards
+
+    @property
+    def loops(self) -> dict[str, OptimizationConfig]:
+        """The settings of every training loop, by section: `stage1`, `memgen.weaver`."""
+        return dict(_loops_in(self))
+
+    def rows(self, section: str) -> int:
+        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
+        loop = self.loops[section]
+        if isinstance(loop, Stage2Config):
+            return loop.batch_size * self.grpo.group_size
+        return loop.batch_size * (loop.group_size if isinstance(loop, ObjectiveConfig) else 1)
+
+
+def _loops_in(section: Section) -> Iterator[tuple[str, OptimizationConfig]]:
+    for name, value in section:
+        if isinstance(value, OptimizationConfig):
+            yield name, value
+        elif isinstance(value, Section):
+            yield from ((f"{name}.{below}", loop) for below, loop in _loops_in(value))
 
 
 class Config(Loops, Trained):

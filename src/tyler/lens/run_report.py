@@ -151,7 +151,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
         }
     defaults, values = flatten(Config().model_dump(mode="json")), flatten(run.config)
     read_by = {prefix: set(metrics.sections) for prefix, metrics in every_metrics().items()}
-    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by[run.loop]
+    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by.get(run.loop, set())
     changed = [
         (key, _yaml(value), _yaml(defaults.get(key)))
         for key, value in values.items()

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.loops import MemGenGrpoConfig, Stage2Config
+from tyler.config.loops import Stage2Config
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
@@ -31,6 +31,7 @@ from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import learners, memory, steps
 from tyler.planning.memory import Parts, Shape, count_parameters
 from tyler.planning.plan import GIB, Changes, by_part, changed, parameter_table, predicted
+from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import prompt_ids

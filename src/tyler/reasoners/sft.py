@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.runs.metrics import SPEED, Metrics, from_traces
@@ -36,10 +37,15 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 @training_command
 def run(config: Config) -> Prepared[Tyler]:
     """`tyler train sft`: the policy's LoRA learns on the backbone of the config."""
+    return prepared(config, config.sft, SftTrainer)
+
+
+def prepared(config: Config, loop: TracesConfig, trainer: type[SftTrainer]) -> Prepared[Tyler]:
+    """A new LoRA, and the traces that a loop of this config trains it on."""
     backbone = load_backbone(config)
-    traces, development = load_traces(config, backbone), load_development(config, backbone, config.sft)
-    torch.manual_seed(config.sft.seed)
+    traces, development = load_traces(config, backbone), load_development(config, backbone, loop)
+    torch.manual_seed(loop.seed)
     model = plain_model(config, backbone, "sft")
     model.policy.add_lora(lora_of(config))
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
-    return Prepared(model, origin, SftTrainer(model, traces, config.sft, development).train)
+    return Prepared(model, origin, trainer(model, traces, loop, development).train)

@@ -9,6 +9,7 @@ from operator import lt
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -71,10 +72,16 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     ) -> Tensor:
         """Of examples whose embedded tokens, without the last, are `rows`: over the batch's targets, as `transformers`
         has it."""
+        return -self.logprobs(decoder, rows, part).sum() / num_targets
+
+    def logprobs(
+        self, decoder: PreTrainedModel, rows: Sequence[Tensor], part: Sequence[Item]
+    ) -> Float[Tensor, " targets"]:
+        """log p of every target of such examples."""
         hidden = read_packed(decoder, rows, recompute=self.recomputed)
         states = [row[-len(one.target_ids) :] for row, one in zip(hidden, part, strict=True)]
         targets = torch.tensor([token for one in part for token in one.target_ids], device=self.backbone.device)
-        return -token_logprobs(torch.cat(states), self.backbone.head, targets).sum() / num_targets
+        return token_logprobs(torch.cat(states), self.backbone.head, targets)
 
     def num_positions(self, example: Item) -> int:
         """Positions of an example."""
