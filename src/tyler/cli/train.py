@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STAGES = ("stage1", "stage2")
-METHOD = (
-    f"One of {', '.join(f'{name} ({training.about})' for name, training in TRAININGS.items())}; or a method of your own, "
-    "FILE.py:NAME."
-)
+KNOWN = ", ".join(f"{name} ({training.about})" for name, training in TRAININGS.items())
+METHOD = f"One of {KNOWN}; or a method of your own, FILE.py:NAME."
 
 
 def train(
