@@ -19,7 +19,7 @@ from tyler.planning.dry_run import Meter, Phase, rehearse
 from tyler.reasoners.table import TRAININGS
 
 FEW, MANY = 2, 5
-HELD = ("weights", "folded weights", "adapters and heads")
+HELD = ("weights", "folded weights", "packed weights", "adapters and heads")
 """What is there before a step begins."""
 SHAPE = {
     "hidden_size": 192,

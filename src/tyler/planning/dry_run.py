@@ -24,6 +24,7 @@ from rich.table import Table
 
 from tyler.config.loops import Stage2Config
 from tyler.config.schema import Config
+from tyler.engine.native.packing import can_pack
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
@@ -167,7 +168,7 @@ def rehearse(
         stage2(trainer.model, [problem] * CALIBRATION, short, meter)
     learned = steps.planned_step(shape, short, method).trained
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
-    expected = predicted(shape, short, element)
+    expected = predicted(shape, short, element, meter.device.type == "cpu" and can_pack(backbone.dtype))
     for phase in meter.phases[1:]:
         phase.predicted = expected.get(phase.name, {})
     return report

@@ -138,3 +138,5 @@ STEPS = {
     "memgen-trigger": _trigger,
 }
 """Every training, by its name on the command line."""
+DECODING = ("rollout", "calibration", "stage2", "grpo", "memgen-weaver-grpo", "memgen-trigger")
+"""What is decoded before, or in: a CPU has packed weights then."""
