@@ -164,6 +164,8 @@ def test_a_killed_run_resumes_to_the_same_bits_and_chooses_the_same_best(
     logs = [read_jsonl(tmp_path / run / "metrics.jsonl") for run in ("whole", "cut")]
     for key in (f"{name}/loss", f"{name}/development_loss"):
         assert [line.get(key) for line in logs[0]] == [line.get(key) for line in logs[1]]
+    lowest = min((line[key], line["step"]) for line in logs[0] if key in line)
+    assert bests[0].name == f"step-{lowest[1]}"
 
 
 def test_watching_the_development_loss_changes_no_weight(name: str, kind: Kind, tmp_path: Path) -> None:

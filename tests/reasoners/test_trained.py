@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import tiny
-from interrupted import whole_and_resumed
 from tyler.config.loops import GrpoConfig, Stage2Config, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
@@ -194,18 +193,6 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
         assert line["stage2/replay_gap"] < 1e-4
     assert any(not torch.equal(eta[name], tensor) for name, tensor in eta_of(model).items())
     assert all(torch.equal(rest[name], tensor) for name, tensor in rest_of(model).items())
-
-
-def test_grpo_resumes_to_the_same_bits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(verdicts, "grade", verdict)
-    whole, resumed = whole_and_resumed(
-        tmp_path,
-        3,
-        lambda: fresh(stage="grpo"),
-        lambda model, run: Stage2Trainer(model, PROBLEMS, [], CONFIG).train(run),
-    )
-    for name, tensor in eta_of(whole).items():
-        assert torch.equal(tensor, eta_of(resumed)[name])
 
 
 def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None:

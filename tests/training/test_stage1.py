@@ -267,17 +267,6 @@ def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_d
         assert trainer.development_loss() == pytest.approx(found, abs=1e-5)
 
 
-def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
-    found = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr(Stage1Trainer, "development_loss", lambda *_: next(found))
-    model = fresh()
-    with open_new(tmp_path) as run:
-        train(model, traces_for(model), WATCHED, run, traces_for(model))
-    note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
-    assert note == {"step": 4, "metric": "stage1/development_loss", "value": 1.0}
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best", "step-4", "step-6"]
-
-
 def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(tmp_path: Path, monkeypatch) -> None:
     model = fresh()
     size = state_bytes(model.synthesizer.trainable()) + model.saved_bytes()

@@ -34,9 +34,9 @@ MAX_NEW_TOKENS = "max_new_tokens"
 
 @dataclass(frozen=True)
 class CheckpointFormat:
-    """The checkpoints of a method that has its own: what recognises one, and the class that loads it."""
+    """The checkpoints of a method that has its own: the file that each has, and the class that loads it."""
 
-    recognises: Callable[[str], bool]
+    manifest: str
     model: Any
 
 

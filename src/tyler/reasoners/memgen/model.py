@@ -144,7 +144,7 @@ class MemGen(Independent):
         misshapen tensor, and FileNotFoundError for one that is not there.
         """
         folder = latest_checkpoint(location) or Path(location)
-        if not is_memgen(folder):
+        if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
         told = read_manifest(folder / MANIFEST, KINDS)
         loaded = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
@@ -281,11 +281,6 @@ def num_insertions(trajectory: Trajectory) -> int:
     return sum(invocation.operator == INFERENCE for invocation in trajectory.invocations)
 
 
-def is_memgen(location: str | Path) -> bool:
-    """Whether a location claims to be a MemGen checkpoint, or a run with one."""
-    return ((latest_checkpoint(location) or Path(location)) / MANIFEST).is_file()
-
-
 # --- as a method that an evaluation can name --------------------------------------------------------------------------
 
 
@@ -308,5 +303,5 @@ def reasoner(model: MemGen, settings: MemGenOverrides) -> MemGenReasoner:
 
 
 METHOD = Method(
-    MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), CheckpointFormat(is_memgen, MemGen)
+    MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), CheckpointFormat(MANIFEST, MemGen)
 )

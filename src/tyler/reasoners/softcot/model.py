@@ -191,7 +191,7 @@ class SoftCot(Independent):
 
         Raises CheckpointError for one that does not fit.
         """
-        folder = folder_of(location)
+        folder = latest_checkpoint(location) or Path(location)
         told = read_manifest(folder / MANIFEST, SECTIONS)
         theta = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
         alone, record = told["assistant"] == told["backbone"], told["assistant"]
@@ -243,16 +243,6 @@ SECTIONS = {
     "placeholders": Placeholders,
 }
 """What softcot.json holds."""
-
-
-def folder_of(location: str | Path) -> Path:
-    """The folder of a checkpoint: the newest of a run, or the location itself."""
-    return latest_checkpoint(location) or Path(location)
-
-
-def is_checkpoint(location: str | Path) -> bool:
-    """Whether a location claims to be a SoftCoT checkpoint, or a run with one."""
-    return (folder_of(location) / MANIFEST).is_file()
 
 
 def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
@@ -314,6 +304,4 @@ def reasoner(model: SoftCot, settings: SoftCotSettings) -> SoftCotReasoner:
     return SoftCotReasoner("softcot", model, thoughts=settings.thoughts or model.wording.thoughts)
 
 
-METHOD = Method(
-    SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(is_checkpoint, SoftCot)
-)
+METHOD = Method(SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(MANIFEST, SoftCot))
