@@ -35,9 +35,9 @@ def load_settings(config: str, overrides: Sequence[str], kind: type[Config] | No
 
     Raises ValueError for what is not allowed, by name.
     """
-    from tyler.config.files import load_config, load_config_as
+    from tyler.config.files import load_config
 
-    return load_config(config, overrides) if kind is None else load_config_as(kind, config, overrides)
+    return load_config(config, overrides, kind)
 
 
 def load_reasoner(model: str, decoding: Decoding, placement: Placement) -> Loaded:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -31,9 +31,6 @@ CHANGEABLE = (
 """Settings that a resumed run may change; each start notes in environment.json which it did (`changes`)."""
 
 
-AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-
 class ConfigError(ValueError):
     """A config that cannot be used; says which key, what came, and what is allowed."""
 
@@ -43,18 +40,14 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load_config(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind: type[Config] | None = None) -> Config:
     """The config in a YAML file, or of a preset by name, with overrides such as `grpo.kl_weight=0.01` on top.
 
     A file may say `extends: NAME` (a preset, or a file beside it) and then states only what differs. What no file
-    says has the paper's value. Raises ConfigError for anything that cannot be used.
+    says has the paper's value. `kind` is that of a method outside the package: a Config with a section of its own.
+    Raises ConfigError for anything that cannot be used.
     """
-    return load_config_as(Config, path_or_preset, overrides)
-
-
-def load_config_as(kind: type[AnyConfig], path_or_preset: str | Path, overrides: Sequence[str] = ()) -> AnyConfig:
-    """The same for a method outside the package: `kind` is a Config with a section of its own."""
-    return _resolved(kind, _read_layers(_find(path_or_preset), ()), overrides, str(path_or_preset))
+    return _resolved(kind or Config, _read_layers(_find(path_or_preset), ()), overrides, str(path_or_preset))
 
 
 def load_run_config(file: Path, overrides: Sequence[str] = ()) -> Config:
@@ -173,7 +166,7 @@ def _replace_at(settings: Any, location: tuple[str, ...], path: tuple[str, ...],
     return {**section, first: _replace_at(section.get(first), *below, value)}
 
 
-def _resolved(kind: type[AnyConfig], given: dict[str, Any], overrides: Sequence[str], source: str) -> AnyConfig:
+def _resolved(kind: type[Config], given: dict[str, Any], overrides: Sequence[str], source: str) -> Config:
     settings = _merge(kind().model_dump(mode="json"), given)
     for override in overrides:
         settings = _override(settings, override)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tyler.config.sections import MAX_BATCH, BatchSize, Count, Rate, Section, Seed, Share, Weight
+from tyler.config.sections import MAX_BATCH, BatchSize, Count, NonNegative, Rate, Section, Seed, Share, Weight
 
 RewardScale = Literal["group", "batch", "none"]
 LossName = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
@@ -75,7 +75,7 @@ class OptimizationConfig(Section):
     """AdamW's decoupled decay."""
     max_grad_norm: Rate = 1.0
     """Gradients of a larger norm are scaled down to it."""
-    max_skipped: Annotated[int, Field(ge=0)] = 10
+    max_skipped: NonNegative = 10
     """Updates in a row that may be skipped because the loss or its gradient is not finite; one more ends the run."""
     eval_every: Count | None = None
     """Steps between evaluations on the development split, by which the best checkpoint is chosen; null for none."""
@@ -172,7 +172,7 @@ class RewardConfig(Section):
     """FILE.py:FUNCTION, or package.module:FUNCTION, with TRL's signature (docs/rewards.md)."""
     weight: float = 1.0
     """What it is multiplied by; 0 only reports it."""
-    free: Annotated[int, Field(ge=0)] = 0
+    free: NonNegative = 0
     """Of `length`: visible tokens that cost nothing."""
     sha256: str | None = None
     """Of the source that `path` named when the run was started; filled in by the run."""
@@ -207,7 +207,7 @@ class ObjectiveConfig(Section):
     """Whether the ratio is that of each action, or the geometric mean of the answer's (sequence, as in GSPO)."""
     mask_truncated: bool = False
     """Whether answers that were cut off teach nothing; they stay in their group's mean."""
-    redraws: Annotated[int, Field(ge=0)] = 0
+    redraws: NonNegative = 0
     """How often groups without spread are replaced by groups of other problems, as in DAPO's dynamic sampling."""
     correction: Correction = "token"
     """Importance weights of what the engine sampled against what the learner computes: by action or answer, or none.
@@ -267,7 +267,7 @@ class GrpoConfig(ObjectiveConfig):
 
     kl_weight: Weight = 0.03
     """beta: the weight of the KL term."""
-    budget: Annotated[int, Field(ge=0)] = 5
+    budget: NonNegative = 5
     """B_O: invocations that cost nothing."""
     budget_weight: Weight = 0.1
     """lambda: what each further invocation of a success costs."""

@@ -43,19 +43,14 @@ from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
 
-class Trained(Section):
-    """What is trained, and on which problems."""
+class Config(Section):
+    """All settings of one run: what is trained, a section for every training loop, and everything around them."""
 
     backbone: BackboneConfig = BackboneConfig()
     operators: Annotated[tuple[Operator, ...], Field(min_length=1)] = PAPER_OPERATORS
     """In the order of their action ids."""
     lora: LoraConfig = LoraConfig()
     data: DataConfig = DataConfig()
-
-
-class Loops(Section):
-    """A section for every training loop, and for the objective of those that learn from rewards."""
-
     stage1: Stage1Config = Stage1Config()
     stage2: Stage2Config = Stage2Config()
     grpo: GrpoConfig = GrpoConfig()
@@ -68,41 +63,6 @@ class Loops(Section):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
     memgen: MemGenConfig = MemGenConfig()
     softcot: SoftCotConfig = SoftCotConfig()
-
-    @field_validator("rewards")
-    @classmethod
-    def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
-        titles = [reward.title for reward in rewards]
-        if repeated := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
-        if all(reward.weight == 0 for reward in rewards):
-            raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
-        return rewards
-
-    @property
-    def loops(self) -> dict[str, OptimizationConfig]:
-        """The settings of every training loop, by section: `stage1`, `memgen.weaver`."""
-        return dict(_loops_in(self))
-
-    def rows(self, section: str) -> int:
-        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
-        loop = self.loops[section]
-        if isinstance(loop, Stage2Config):
-            return loop.batch_size * self.grpo.group_size
-        return loop.batch_size * (loop.group_size if isinstance(loop, ObjectiveConfig) else 1)
-
-
-def _loops_in(section: Section) -> Iterator[tuple[str, OptimizationConfig]]:
-    for name, value in section:
-        if isinstance(value, OptimizationConfig):
-            yield name, value
-        elif isinstance(value, Section):
-            yield from ((f"{name}.{below}", loop) for below, loop in _loops_in(value))
-
-
-class Config(Loops, Trained):
-    """All settings of one run: what is trained, by which loops, and everything around them, in this order."""
-
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
@@ -114,6 +74,16 @@ class Config(Loops, Trained):
     def _operator_names_differ(cls, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         check_rules(operators)
         return check_operators(operators)
+
+    @field_validator("rewards")
+    @classmethod
+    def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
+        titles = [reward.title for reward in rewards]
+        if repeated := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
+        if all(reward.weight == 0 for reward in rewards):
+            raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
+        return rewards
 
     @model_validator(mode="after")
     def _first_insertion_is_an_operator(self) -> Config:
@@ -148,6 +118,18 @@ class Config(Loops, Trained):
                     f"{section}.micro_batch_size = {given}: a step has {step}; set at most {rows}, or null for all"
                 )
         return self
+
+    @property
+    def loops(self) -> dict[str, OptimizationConfig]:
+        """The settings of every training loop, by section: `stage1`, `memgen.weaver`."""
+        return dict(_loops_in(self))
+
+    def rows(self, section: str) -> int:
+        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
+        loop = self.loops[section]
+        if isinstance(loop, Stage2Config):
+            return loop.batch_size * self.grpo.group_size
+        return loop.batch_size * (loop.group_size if isinstance(loop, ObjectiveConfig) else 1)
 
     @property
     def prompt(self) -> Prompt:
@@ -197,6 +179,14 @@ class Config(Loops, Trained):
         if held_out != () and not any(_covers(entry, evaluated) for entry in sets):
             sets.append(evaluated)
         return [*sets, replace(development, optional=True)] if development else sets
+
+
+def _loops_in(section: Section) -> Iterator[tuple[str, OptimizationConfig]]:
+    for name, value in section:
+        if isinstance(value, OptimizationConfig):
+            yield name, value
+        elif isinstance(value, Section):
+            yield from ((f"{name}.{below}", loop) for below, loop in _loops_in(value))
 
 
 def _split(data: MoreDataConfig) -> str | None:

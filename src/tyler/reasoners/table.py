@@ -186,20 +186,3 @@ def every_metrics() -> dict[str, Metrics]:
     modules = {training.load().__module__: None for training in TRAININGS.values()}
     found = [import_module(module).METRICS for module in modules]
     return {metrics.prefix: metrics for metrics in found}
-
-
-# --------------------------------------------------------------------------------------------- checks of settings
-
-
-def check_at_least(bound: float, **settings: float) -> None:
-    """Raise ValueError for a setting below `bound`."""
-    for name, value in settings.items():
-        if not value >= bound:
-            raise ValueError(f"{name}={value}; it must be {bound} or more")
-
-
-def check_share(**settings: float) -> None:
-    """Raise ValueError for a setting that is not above 0 and at most 1."""
-    for name, value in settings.items():
-        if not 0 < value <= 1:
-            raise ValueError(f"{name}={value}; it must be above 0 and at most 1")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig, TracesConfig
-from tyler.config.sections import Count, LoraConfig, Section, Weight
+from tyler.config.sections import Count, LoraConfig, NonNegative, Section, Weight
 
 
 class MemGenLoraConfig(LoraConfig):
@@ -38,7 +34,7 @@ class MemGenConfig(Section):
     """Latents of the block after the prompt."""
     inference_latents: Count = 8
     """Latents of every block after a delimiter."""
-    max_insertions: Annotated[int, Field(ge=0)] = 5
+    max_insertions: NonNegative = 5
     """K: at most this many blocks after delimiters; the block after the prompt is not counted."""
     trigger_at_prompt: bool = False
     """Whether an active trigger decides on the prompt block too, as in the release; else that is always there."""
