@@ -31,7 +31,7 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 
     def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         rows = [embed_ids(self.backbone, [*trace.prompt_ids, *trace.target_ids[:-1]]) for trace in part]
-        return self.cross_entropy(self.model.policy.decoder, rows, part, num_targets)
+        return -self.logprobs(self.model.policy.decoder, rows, part).sum() / num_targets
 
 
 @training_command

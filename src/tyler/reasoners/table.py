@@ -107,61 +107,37 @@ class Training:
 
 TRACES = ("operators", "stage1.max_length", "stage1.insertions.max")
 """What decides which traces `training.traces.load_traces` keeps."""
+MEMGEN = ("memgen", "rewards")
 POLICY = ("lora", "stage2", "grpo", "rewards", "decoding")
 
 TRAININGS = {
     "stage1": Training(
-        about="Stage 1 of Tyler: the operators, on solution traces, with the backbone frozen",
-        run="training.stage1:run",
-        loop="stage1",
-        reads=("operators", "lora", "stage1"),
+        "Stage 1 of Tyler: the operators, on solution traces, with the backbone frozen",
+        "training.stage1:run", "stage1", ("operators", "lora", "stage1"),
     ),
     "stage2": Training(
-        about="Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
-        run="training.stage2:run",
-        loop="stage2",
-        reads=POLICY,
-        start="stage1",
+        "Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
+        "training.stage2:run", "stage2", POLICY, start="stage1",
     ),
-    "sft": Training(
-        about="fine-tuning on the traces of Stage 1",
-        run="reasoners.sft:run",
-        loop="sft",
-        reads=("lora", "sft", *TRACES),
-    ),
-    "grpo": Training(
-        about="Stage 2 on the plain backbone",
-        run="reasoners.grpo:run",
-        loop="stage2",
-        reads=POLICY,
-    ),
+    "sft": Training("fine-tuning on the traces of Stage 1", "reasoners.sft:run", "sft", ("lora", "sft", *TRACES)),
+    "grpo": Training("Stage 2 on the plain backbone", "reasoners.grpo:run", "stage2", POLICY),
     "softcot": Training(
-        about="soft thoughts of an assistant in the prompt",
-        run="reasoners.softcot.sft:run",
-        loop="softcot",
-        reads=("softcot", "stage1.max_length"),
+        "soft thoughts of an assistant in the prompt",
+        "reasoners.softcot.sft:run", "softcot", ("softcot", "stage1.max_length"),
     ),
     "memgen": Training(
-        about="MemGen's weaver on the traces of Stage 1",
-        run="reasoners.memgen.sft:run",
-        loop="memgen.weaver",
-        reads=("memgen", *TRACES),
+        "MemGen's weaver on the traces of Stage 1",
+        "reasoners.memgen.sft:run", "memgen.weaver", ("memgen", *TRACES),
     ),
     "memgen-weaver-grpo": Training(
-        about="GRPO of a trained weaver",
-        run="reasoners.memgen.grpo:run_weaver",
-        loop="memgen.weaver_grpo",
-        reads=("memgen", "rewards"),
-        start="memgen",
+        "GRPO of a trained weaver",
+        "reasoners.memgen.grpo:run_weaver", "memgen.weaver_grpo", MEMGEN, start="memgen",
     ),
     "memgen-trigger": Training(
-        about="GRPO of the trigger of a trained weaver",
-        run="reasoners.memgen.grpo:run_trigger",
-        loop="memgen.trigger",
-        reads=("memgen", "rewards"),
-        start="memgen",
+        "GRPO of the trigger of a trained weaver",
+        "reasoners.memgen.grpo:run_trigger", "memgen.trigger", MEMGEN, start="memgen",
     ),
-}
+}  # fmt: skip
 
 
 @cache
