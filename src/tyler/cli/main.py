@@ -32,8 +32,9 @@ from tyler.cli.options import AnyModel, ConfigName, Folder, ModelName, Overrides
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
-from tyler.cli.train import METHODS, STAGES, train
+from tyler.cli.train import STAGES, train
 from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice, OptionalFile
+from tyler.reasoners.table import TRAININGS
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
@@ -274,8 +275,9 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         return _refuse(_unknown("command", command, COMMANDS, also=STAGES))
-    if command == "train" and len(argv) > 1 and argv[1] not in METHODS and not argv[1].startswith("-"):
-        return _refuse(f"{_unknown('method', argv[1], METHODS)}; it comes before the config: tyler train stage1 mini")
+    if command == "train" and len(argv) > 1 and argv[1] not in TRAININGS and not re.search("^-|:", argv[1]):
+        unknown = _unknown("method", argv[1], TRAININGS)
+        return _refuse(f"{unknown}; it comes before the config: tyler train stage1 mini")
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()

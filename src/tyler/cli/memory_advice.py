@@ -52,7 +52,7 @@ def out_of_memory(command: str, error: BaseException) -> str:
     reason = str(first_cause(error)).strip().partition("\n")[0]
     advice = [part.settings if configured else part.options for part in ([phase] if phase else [DECODING, LEARNING])]
     whole = "; ".join(filter(None, advice)) or DECODING.options
-    plan = " `tyler plan CONFIG` says how much each phase needs, and which settings make it fit on which device."
+    plan = " `tyler plan CONFIG` says how much each phase needs, and on which device it fits."
     return (
         f"tyler {command} ran out of memory{where}{f': {reason}' if reason else ''}\n"
         f"{whole[0].upper()}{whole[1:]}.{plan if configured else ''}"
