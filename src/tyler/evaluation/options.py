@@ -108,12 +108,9 @@ class Questions:
 
     def split_of(self, task: str) -> str:
         """The split of a task that is asked."""
-        from tyler.tasks import find_task
-        from tyler.tasks.task import Generated
+        from tyler.tasks.decontamination import splits_of
 
-        known = find_task(task)
-        own = known.splits if isinstance(known, Generated) else tuple(known.sources)
-        return self.split or next(iter(own), "the whole file")
+        return self.split or next(iter(splits_of(task)), "the whole file")
 
     def description(self, sets: Mapping[str, Sequence[Problem]]) -> str:
         """Which problems these are, and of how many, as in "GSM8K, test: 100 of 1,319"."""

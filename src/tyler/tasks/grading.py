@@ -22,9 +22,6 @@ from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task
 
-ENTRY_POINTS = "tyler.tasks"
-"""The entry points by which other packages name tasks of theirs, as `package.module:TASK`."""
-
 
 def _benchmarks() -> dict[str, str]:
     """The modules of `tyler.tasks.benchmarks` by name; none is loaded."""
@@ -33,14 +30,6 @@ def _benchmarks() -> dict[str, str]:
 
 TASKS = _benchmarks()
 """Where each task is: every module has a TASK."""
-
-
-@cache
-def installed() -> dict[str, str]:
-    """The tasks of other packages by name, as `package.module:TASK`; none is loaded. To look takes 0.1 s."""
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS) if entry.name not in TASKS}
 
 
 Gold = str | bool | int | float | list[int] | list[float]
@@ -62,12 +51,9 @@ def task_name(name: str) -> str:
         plain = _aliases().get(plain, plain)
     if plain in TASKS:
         return plain
-    if name in installed():
-        return name
-    known = (*TASKS, *installed())
-    close = get_close_matches(plain, known, n=1, cutoff=0.7)
+    close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-    raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(known)}")
+    raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}")
 
 
 def find_task(name: str) -> Task | Generated:
@@ -76,9 +62,8 @@ def find_task(name: str) -> Task | Generated:
 
 
 def _load(name: str) -> Task | Generated:
-    """The task of this name, of ours or of another package."""
-    module, _, attribute = (TASKS | ({} if name in TASKS else installed()))[name].partition(":")
-    task: Task | Generated = getattr(importlib.import_module(module), attribute or "TASK")
+    """The task of a module in TASKS."""
+    task: Task | Generated = importlib.import_module(TASKS[name]).TASK
     return task
 
 

@@ -366,10 +366,10 @@ def test_a_hostile_answer_gets_a_verdict_in_time_in_any_thread_and_runs_nothing(
     verdict, start = boxed(mathematics.equal), time.monotonic()
     with ThreadPoolExecutor(1) as thread:
         for call in (map, thread.map):
-            for one in call(
+            for graded in call(
                 lambda gold: verdict(f"\\boxed{{{completion}}}", gold, GradeOptions(deadline=0.2)), ("7", "x+y")
             ):
-                assert one.outcome in (Outcome.WRONG, Outcome.UNPARSABLE, Outcome.TIMEOUT)
+                assert graded.outcome in (Outcome.WRONG, Outcome.UNPARSABLE, Outcome.TIMEOUT)
     assert time.monotonic() - start < 4 * 2
     assert not (tmp_path / "ran").exists()
 
