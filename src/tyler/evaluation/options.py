@@ -273,8 +273,6 @@ class Matching:
     """The split on whose problems the setting is looked for."""
     match_data: OptionalFolder = None
     """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
-    match_count: Annotated[int, arg(metavar="N")] = 100
-    """At most so many of its problems."""
 
     def check(self) -> None:
         """Raise ValueError for options that do nothing without `--match`."""
