@@ -79,9 +79,9 @@ def tortured(arguments: list[str]) -> int:
 def test_killed_stages_end_in_the_weights_of_untouched_ones(config: Path, tmp_path: Path) -> None:
     """The second with a reward of one's own, in a file."""
     process = Started(["--config", str(config), "--kills", "2"], tmp_path / "said.txt", tortured)
-    assert process.wait() == 0, process.said
+    assert process.wait() == 0, process.output
     for stage in ("stage1", "stage2"):
-        assert f"\n{stage}: 2 kills in " in process.said
+        assert f"\n{stage}: 2 kills in " in process.output
 
 
 def test_kills_change_nothing_of_a_run_whose_learning_rate_was_changed(
@@ -122,7 +122,7 @@ def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[in
     process = Started(command, run.with_suffix(".txt"))
     process.until(lambda: metrics.exists() and any(line["step"] for line in read_jsonl(metrics)))
     process.send(signum)
-    return process.wait(), process.said
+    return process.wait(), process.output
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,10 @@ def task_name(name: str) -> str:
     known = (*TASKS, *installed())
     close = get_close_matches(plain, known, n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-    raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(known)}")
+    raise ValueError(
+        f"unknown task {name!r}{hint} known tasks are {', '.join(known)}. A file of your own is "
+        "--task jsonl --data FILE (task='jsonl', path=)"
+    )
 
 
 def find_task(name: str) -> Task | Generated:
