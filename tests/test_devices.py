@@ -25,7 +25,7 @@ from tyler.modeling.backbone import Backbone, best_device, resolve_device, resol
 from tyler.reasoners.memgen.trigger import decide
 from tyler.training import verdicts
 from tyler.training.distributed import joined
-from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack, replay_logprobs
 from tyler.training.stage1 import run as run_stage1
 
 FEW = ("greedy", "sampled, budget 3", "top-k and top-p", "boundaries, long waits")
@@ -55,7 +55,7 @@ def test_replayed_log_probabilities_are_the_sampled_ones_there(device: str) -> N
     model = tiny.tyler("qwen3", device)
     cases = [case for case in CASES.values() if case.sampling == Sampling(1.0, seed=case.sampling.seed)]
     trajectories = run(model, cases)
-    packed = pack_for(model.backbone, trajectories)
+    packed = pack(model.backbone, trajectories)
     replayed, _ = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
     assert replayed.device.type == device and sum(answer.num_invocations for answer in trajectories) > 2
     for row, trajectory in enumerate(trajectories):

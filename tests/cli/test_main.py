@@ -18,11 +18,12 @@ import torch
 import tyler
 from tyler.cli import doctor, main
 from tyler.cli.options import PRESETS, last_part
-from tyler.cli.train import METHODS
+from tyler.cli.train import METHOD
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.model import Tyler
+from tyler.reasoners.table import TRAININGS
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 
@@ -147,7 +148,7 @@ def test_stage1_loads_the_config_with_overrides_and_makes_one_call(called) -> No
 
 def test_the_help_of_training_names_every_preset_and_method() -> None:
     assert set(PRESETS.split(", ")) == set(presets())
-    assert [name for name in ("stage1", "stage2", "sft", "grpo", "softcot", "memgen") if name not in METHODS] == []
+    assert [name for name in TRAININGS if f"{name} (" not in METHOD] == []
 
 
 def test_a_stage_is_trained_by_train_and_by_its_own_name(called) -> None:

@@ -65,24 +65,20 @@ def test_every_pass_is_split_over_the_rows_it_served(slots: int) -> None:
         assert answer.synthesis_seconds < answer.engine_seconds < answer.seconds * (1 + 1e-9)
 
 
-def test_the_synthesis_share_is_the_same_at_any_number_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a pass costs its positions, batching changes no cost, so it must change no share either."""
-    requests, answers = different_prompts(), {}
+@pytest.mark.parametrize(
+    ("per_pass", "tolerance"), [(0.0, 1e-6), (1.0, 0.35)], ids=["positions", "positions and passes"]
+)
+def test_the_synthesis_share_is_the_same_at_any_number_of_slots(
+    per_pass: float, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a pass costs its positions, batching changes no cost and no share; a batch saves passes of both kinds."""
+    requests, shares = different_prompts(), {}
     for slots in (1, 8):
         with monkeypatch.context() as patch:
-            Device(patch)
-            answers[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
-    assert 0.1 < answers[1] < 0.9
-    assert answers[8] == pytest.approx(answers[1], rel=1e-6)
-
-
-def test_what_passes_cost_beside_their_positions_moves_the_share_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests, answers = different_prompts(), {}
-    for slots in (1, 8):
-        with monkeypatch.context() as patch:
-            Device(patch, per_pass=1.0)
-            answers[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
-    assert answers[8] == pytest.approx(answers[1], rel=0.35), "a batch saves passes of both kinds"
+            Device(patch, per_pass=per_pass)
+            shares[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
+    assert 0.1 < shares[1] < 0.9
+    assert shares[8] == pytest.approx(shares[1], rel=tolerance)
 
 
 def test_a_prompt_that_is_still_being_read_is_not_charged_to_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:

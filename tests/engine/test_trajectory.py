@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,9 @@ TABLE = torch.randn(VOCAB, DIM, generator=torch.Generator().manual_seed(0))
 
 def embed(tokens: Tensor) -> Tensor:
     return TABLE[tokens]
+
+
+BACKBONE: Any = SimpleNamespace(embed=embed, device=torch.device("cpu"))
 
 
 def trajectory_of(
@@ -115,7 +120,7 @@ def test_counts_are_those_of_the_invocations() -> None:
 
 def test_packing_pads_on_the_right_and_changes_nothing_else() -> None:
     trajectories = random_trajectories()
-    packed = pack(trajectories, embed, torch.device("cpu"))
+    packed = pack(BACKBONE, trajectories)
     contexts = [naive_context(trajectory) for trajectory in trajectories]
     assert packed.embeds.shape == (40, max(len(x) for x, _ in contexts), DIM)
     assert packed.allowed.shape == (*packed.actions.shape, 2)
@@ -133,7 +138,7 @@ def test_packing_pads_on_the_right_and_changes_nothing_else() -> None:
 
 
 def test_packing_keeps_the_temperature_of_each_trajectory() -> None:
-    packed = pack([trajectory_of([1], [2], temperature=t) for t in (0.0, 0.7, 1.5)], embed, torch.device("cpu"))
+    packed = pack(BACKBONE, [trajectory_of([1], [2], temperature=t) for t in (0.0, 0.7, 1.5)])
     assert torch.allclose(packed.temperature, torch.tensor([1.0, 0.7, 1.5]))
 
 

@@ -32,8 +32,9 @@ from tyler.cli.options import AnyModel, ConfigName, Folder, ModelName, Overrides
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
-from tyler.cli.train import METHODS, STAGES, train
+from tyler.cli.train import STAGES, train
 from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice, OptionalFile
+from tyler.reasoners.table import TRAININGS
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
@@ -46,7 +47,7 @@ LOWER = dict.fromkeys(
     ("quickstart", "train", "plan"),
     "Lower micro_batch_size or micro_batch_tokens of what is trained, or set its gradient_checkpointing: true; for "
     "rollouts lower decoding.slots, bound decoding.memory (as 8GB) or lower max_new_tokens. `tyler plan CONFIG` says "
-    "how much each phase needs, and which settings make it fit on which device.",
+    "how much each phase needs, and on which device it fits.",
 )
 LOWER_FLAGS = (
     "Lower --slots, bound what answers hold with --memory 8GB, lower --max-new-tokens, or load fewer bytes: --dtype "
@@ -292,8 +293,9 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         return _refuse(_unknown("command", command, COMMANDS, also=STAGES))
-    if command == "train" and len(argv) > 1 and argv[1] not in METHODS and not argv[1].startswith("-"):
-        return _refuse(f"{_unknown('method', argv[1], METHODS)}; it comes before the config: tyler train stage1 mini")
+    if command == "train" and len(argv) > 1 and argv[1] not in TRAININGS and not re.search("^-|:", argv[1]):
+        unknown = _unknown("method", argv[1], TRAININGS)
+        return _refuse(f"{unknown}; it comes before the config: tyler train stage1 mini")
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()

@@ -127,10 +127,10 @@ class Questions:
 
 def config_of_run(model: Path) -> Config | None:
     """The config of the run that a model is, or is a checkpoint of; None for another model."""
-    from tyler.config.files import load_config
+    from tyler.config.files import load_run_config
 
     run = model.parent.parent if model.parent.name == "checkpoints" else model
-    return load_config(run / "config.yaml") if (run / "config.yaml").is_file() else None
+    return load_run_config(run / "config.yaml") if (run / "config.yaml").is_file() else None
 
 
 @dataclass(frozen=True)

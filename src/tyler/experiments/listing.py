@@ -78,7 +78,7 @@ def number_of(questions: Questions) -> int:
 def examples_of(training: Training, preset: str, seed: int) -> int:
     """Examples that one training reads, or rollouts that it samples, without what it starts from."""
     config = training.config(preset, seed)
-    section = TRAININGS[training.method].loop if training.method in TRAININGS else training.method
+    section = TRAININGS[training.method].loop
     return config.loops[section].num_steps(config.data.examples or FALLBACK) * config.rows(section)
 
 

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import get_args
+from typing import Any, get_args
 
 from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
@@ -91,10 +91,8 @@ def outside(location: str) -> Task | Generated:
 
     Raises ValueError for a place without one, with what kept it from being loaded.
     """
-    source, _, name = location.rpartition(":")
     try:
-        module = _module_in(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-        task = getattr(module, name)
+        task = object_at(location)
     except Exception as error:
         raise ValueError(f"there is no task {location!r}: {type(error).__name__}: {error}") from error
     if isinstance(task, Generated):
@@ -111,6 +109,12 @@ def outside(location: str) -> Task | Generated:
         return None if own is None else replace(own, task=location)
 
     return replace(task, name=location, problem=problem)
+
+
+def object_at(location: str) -> Any:
+    """What is at `FILE.py:NAME` or `package.module:NAME`."""
+    source, _, name = location.rpartition(":")
+    return getattr(_module_in(Path(source)) if source.endswith(".py") else importlib.import_module(source), name)
 
 
 def _module_in(file: Path) -> ModuleType:

@@ -15,7 +15,7 @@ from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack, replay_logprobs
 
 ENGINES = [1, 2, 3, 8, 32]
 """Slots: alone, fewer than requests, and one for each."""
@@ -154,7 +154,7 @@ def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling)
         for seed, (text, setting) in enumerate((text, setting) for text in tiny.PROMPTS[1:] for setting in settings)
     ]
     trajectories = run(model, requests, slots=16)
-    packed = pack_for(model.backbone, trajectories)
+    packed = pack(model.backbone, trajectories)
     replayed, entropy = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
     assert any(answer.num_invocations and answer.offered[0] for answer in trajectories)
     assert any(answer.num_invocations and not answer.offered[0] for answer in trajectories)
@@ -171,9 +171,7 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
     model = tiny.tyler("qwen2")
     trajectories = run(model, [ask(tiny.SHORT, sampling=Sampling(t), max_new_tokens=2) for t in (0.5, 1.0)])
     with pytest.raises(ValueError, match="temperatures"):
-        replay_logprobs(
-            model.policy.decoder, model.policy.head, model.policy.psi, pack_for(model.backbone, trajectories)
-        )
+        replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, pack(model.backbone, trajectories))
 
 
 # ---------------------------------------------------------------------------------------------- events
