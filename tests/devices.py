@@ -74,7 +74,7 @@ def index_of_tensors(index: object) -> bool:
 
 
 def each(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """What was found with every tensor of it changed."""
+    """The value with every tensor of it changed."""
     if isinstance(value, Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             return change(value)

@@ -258,11 +258,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RuntimeError, MemoryError) as error:
         from tyler.modeling.memory_errors import is_out_of_memory
 
-        while error.__cause__ is not None:  # the engine's thread tells its callers by an error of its own
-            error = error.__cause__
-        if not is_out_of_memory(error) or os.environ.get("TYLER_DEBUG"):
+        first: BaseException = error
+        while first.__cause__ is not None:  # the engine's thread tells its callers by an error of its own
+            first = first.__cause__
+        if not is_out_of_memory(first) or os.environ.get("TYLER_DEBUG"):
             raise
-        return _refuse(_out_of_memory(argv[0], error))
+        return _refuse(_out_of_memory(argv[0], first))
 
 
 def _out_of_memory(command: str, error: BaseException) -> str:
