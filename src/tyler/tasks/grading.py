@@ -53,14 +53,10 @@ def task_name(name: str) -> str:
         return plain
     close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-<<<<<<< HEAD
-    raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}")
-=======
     raise ValueError(
-        f"unknown task {name!r}{hint} known tasks are {', '.join(known)}. A file of your own is "
+        f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}. A file of your own is "
         "--task jsonl --data FILE (task='jsonl', path=)"
     )
->>>>>>> a7a83e9a437ddeccbd20ec0125e3abdc319ddc34
 
 
 def find_task(name: str) -> Task | Generated:
