@@ -249,7 +249,7 @@ def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> Non
     assert len(set(cells)) == len(cells)
     rows = {(one.row, one.seed) for one in cells}
     assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
-    assert {row for row, _ in rows} == set(smollm2.ROWS)
+    assert {row for row, _ in rows} == {*smollm2.MAIN, *smollm2.MORE, *smollm2.ON_GSM8K, *smollm2.CHANGES}
     graded = [one for one in cells if one.measure == ACCURACY]
     asked = {row: {one.questions for one in graded if one.row == row} for row in smollm2.MORE}
     developed = {row: {smollm2.DEVELOPMENT} if row in smollm2.CHANGES else set() for row in smollm2.MORE}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import runpy
+import os
+import random
 import shlex
 import shutil
 import signal
-import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,10 +24,12 @@ from tyler.config.files import dump
 from tyler.config.loops import CalibrationConfig, GrpoConfig, RewardConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
-from tyler.runs.checkpoints import latest_checkpoint
+from tyler.runs.checkpoints import best_checkpoint, latest_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 
+KILLS = int(os.environ.get("TYLER_KILLS", "2"))
+"""Of each stage."""
 SOLUTION = "Step 2: so $x$ is 12.\n\nThe total is $\\boxed{5}$."
 
 
@@ -60,32 +63,76 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tiny.yaml"
 
 
-@pytest.fixture(scope="module")
-def torture(root: Path) -> ModuleType:
-    """scripts/kill_and_resume.py."""
-    spec = importlib.util.spec_from_file_location("kill_and_resume", root / "scripts" / "kill_and_resume.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["kill_and_resume"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def tortured(arguments: list[str]) -> int:
-    script = Path(__file__).parents[2] / "scripts" / "kill_and_resume.py"
-    status: int = runpy.run_path(str(script))["main"](arguments)
-    return status
-
-
 def test_killed_stages_end_in_the_weights_of_untouched_ones(config: Path, tmp_path: Path) -> None:
-    """The second with a reward of one's own, in a file."""
-    process = Started(["--config", str(config), "--kills", "2"], tmp_path / "said.txt", tortured)
-    assert process.wait() == 0, process.said
-    for stage in ("stage1", "stage2"):
-        assert f"\n{stage}: 2 kills in " in process.said
+    """Stage 2 with a reward of one's own, in a file."""
+    draw = random.Random(0)
+    for command in (["stage1", str(config)], ["stage2", str(config), "--start", str(tmp_path / "stage1-whole")]):
+        whole = tmp_path / f"{command[0]}-whole"
+        seconds, kills, runs = undisturbed(command, whole), 0, 0
+        while kills < KILLS:
+            run, runs = tmp_path / f"{command[0]}-{runs}", runs + 1
+            while killed(command, run, moment(run, seconds, draw) if kills < KILLS else lambda: False):
+                kills += 1
+            assert fingerprint(run) == fingerprint(whole)
+
+
+def undisturbed(command: list[str], run: Path) -> float:
+    """The seconds of a run from its opening to its end."""
+    looked = list[float]()
+    assert not killed(command, run, lambda: looked.append(time.monotonic()))
+    return time.monotonic() - looked[0]
+
+
+def killed(command: list[str], run: Path, reached: Callable[[], object]) -> bool:
+    """Let a run begin or go on, and kill it once it is opened and the moment is reached; False where it ends before."""
+    opened = starts(run)
+    resume = ["--resume"] if (run / "config.yaml").exists() else []
+    process = Started([*command, "--output", str(run), *resume], run.with_suffix(".txt"))
+    while process.running and not (starts(run) > opened and reached()):
+        time.sleep(0.002)  # a checkpoint takes longer to be written
+    if not process.running:
+        assert process.wait() == 0, process.output
+        return False
+    process.kill()
+    return True
+
+
+def moment(run: Path, seconds: float, draw: random.Random) -> Callable[[], bool]:
+    """When to kill: some time after this is first asked or, one time in four, inside one of the next checkpoints."""
+    in_checkpoint, delay, number = draw.random() < 0.25, draw.uniform(0, seconds), draw.randint(1, 3)
+    seen, asked = set[str](), list[float]()
+
+    def reached() -> bool:
+        asked.append(time.monotonic())
+        halves = (run / "checkpoints").glob(".step-*")
+        seen.update(path.name for path in halves if not path.name.endswith(".removed"))
+        return len(seen) >= number if in_checkpoint else asked[-1] - asked[0] >= delay
+
+    return reached
+
+
+def starts(run: Path) -> int:
+    """How often the run was opened."""
+    path = run / "environment.json"
+    return len(json.loads(path.read_text())) if path.exists() else 0
+
+
+def fingerprint(run: Path) -> dict[str, str]:
+    """What has to come out the same: weights, states, the choice of the best, metrics but for times, trajectories."""
+    last, best = latest_checkpoint(run), best_checkpoint(run)
+    hashes = {"last": last.name if last else "", "best": best.name if best else ""}
+    for folder in filter(None, (last, best)):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix == ".safetensors" or path.name in ("state.json", "best.json"):
+                hashes[f"{folder.name}/{path.relative_to(folder)}"] = sha256(path.read_bytes()).hexdigest()
+    metrics = [{key: line[key] for key in line if "second" not in key} for line in read_jsonl(run / "metrics.jsonl")]
+    trail = run / "trajectories.jsonl.gz"
+    trajectories = sha256(trail.read_bytes()).hexdigest() if trail.exists() else ""  # Stage 1 writes none
+    return hashes | {"metrics": json.dumps(metrics), "trajectories": trajectories}
 
 
 def test_kills_change_nothing_of_a_run_whose_learning_rate_was_changed(
-    torture: ModuleType, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, log = tmp_path / "start", Run.log
     assert main.main(["stage1", str(config), "--output", str(start), "--stage1.steps", "1"]) == 0
@@ -110,8 +157,8 @@ def test_kills_change_nothing_of_a_run_whose_learning_rate_was_changed(
         go_on(name, "0.01", 3)
     go_on("killed", "0.05", 5)
     whole, killed = go_on("whole", "0.05", 9), go_on("killed", "0.05", 9)
-    assert torture.fingerprint(whole) == torture.fingerprint(killed)
-    assert torture.fingerprint(whole)["metrics"] != torture.fingerprint(unchanged)["metrics"]
+    assert fingerprint(whole) == fingerprint(killed)
+    assert fingerprint(whole)["metrics"] != fingerprint(unchanged)["metrics"]
     starts = json.loads((killed / "environment.json").read_text())
     assert [one.get("changes") for one in starts] == [None, {"stage2.learning_rate": [0.01, 0.05]}, {}]
 
@@ -122,7 +169,7 @@ def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[in
     process = Started(command, run.with_suffix(".txt"))
     process.until(lambda: metrics.exists() and any(line["step"] for line in read_jsonl(metrics)))
     process.send(signum)
-    return process.wait(), process.said
+    return process.wait(), process.output
 
 
 @pytest.mark.parametrize(

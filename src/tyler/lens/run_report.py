@@ -17,7 +17,7 @@ from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
-from tyler.evaluation.html_report import badges, command_of, machine_of, provenance, render, style_of, view
+from tyler.evaluation.html_report import badges, command_of, machine_of, provenance, render, slug, style_of, view
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
@@ -80,7 +80,7 @@ def page(runs: Sequence[Named], folder: Path, title: str) -> str:
         facts=provenance(),
         overview=[("run", "what", "status", "step", "best or accuracy"), *(_overview(*run) for run in runs)],
         compared=_compared(trained),
-        differing=_differing(trained),
+        differing=_differing({name: run.config for name, run in trained}),
         runs=[_section(name, run, folder) for name, run in trained],
         evaluations=_evaluations(evaluated, folder),
         reading=READING,
@@ -124,20 +124,12 @@ def _end(run: TrainingRun, key: str) -> float:
     return fmean(values[-max(1, len(values) // 10) :])
 
 
-def _differing(runs: Sequence[tuple[str, TrainingRun]]) -> list[tuple[str, ...]]:
-    """The settings in which runs differ, after a row of their names; empty if they do not differ."""
-    flat = [flatten(run.config) for _, run in runs]
-    keys = [
-        key
-        for key in {key: None for settings in flat for key in settings}
-        if len({_yaml(settings.get(key)) for settings in flat}) > 1
-    ]
-    if len(runs) < 2 or not keys:
-        return []
-    return [
-        ("setting", *(name for name, _ in runs)),
-        *((key, *(_yaml(settings.get(key)) for settings in flat)) for key in keys),
-    ]
+def _differing(configs: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The settings in which some configs differ, after a row of their names."""
+    flat = [flatten(config) for config in configs.values()]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    rows = [(key, *(_yaml(settings.get(key)) for settings in flat)) for key in keys]
+    return [("setting", *configs), *(row for row in rows if len(set(row[1:])) > 1)]
 
 
 def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
@@ -149,18 +141,13 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
             "machine": machine_of(start),
             "command": command_of(start),
         }
-    defaults, values = flatten(Config().model_dump(mode="json")), flatten(run.config)
     read_by = {prefix: set(metrics.sections) for prefix, metrics in every_metrics().items()}
-    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by[run.loop]
-    changed = [
-        (key, _yaml(value), _yaml(defaults.get(key)))
-        for key, value in values.items()
-        if value != defaults.get(key) and key.partition(".")[0] not in unread
-    ]
+    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by.get(run.loop, set())
+    changed = _differing({"here": run.config, "default": Config().model_dump(mode="json")})
     drawn = panels(run.metrics, run.budget)
     return {
         "name": name,
-        "anchor": _anchor(name),
+        "anchor": f"run-{slug(name)}",
         "facts": facts,
         "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for panel in drawn for curve in panel.curves),
         "panels": [
@@ -171,7 +158,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
             }
             for panel in drawn
         ],
-        "changed": [("setting", "here", "default"), *changed],
+        "changed": [row for row in changed if row[0].partition(".")[0] not in unread],
         "config": (run.path / CONFIG).read_text(encoding="utf-8"),
         **_rollouts(run, folder),
     }
@@ -239,10 +226,6 @@ def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> lis
         }
         for task, members in by_task.items()
     ]
-
-
-def _anchor(name: str) -> str:
-    return "run-" + "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
 def _yaml(value: Any) -> str:

@@ -11,26 +11,29 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.loops import MemGenGrpoConfig, Stage2Config
+from tyler.config.loops import Stage2Config
 from tyler.config.schema import Config
+from tyler.config.sections import Section
+from tyler.engine.native.packing import can_pack
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import learners, memory, steps
 from tyler.planning.memory import Parts, Shape, count_parameters
-from tyler.planning.plan import GIB, Changes, by_part, changed, parameter_table, predicted
+from tyler.planning.plan import GIB, by_part, parameter_table, predicted
+from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import prompt_ids
@@ -51,6 +54,7 @@ MICRO_BATCHES = 2
 CALIBRATION = 2
 """Problems that psi starts from."""
 SAMPLE_SECONDS = 0.005
+Part = TypeVar("Part", bound=Section)
 
 
 @dataclass
@@ -166,7 +170,7 @@ def rehearse(
         stage2(trainer.model, [problem] * CALIBRATION, short, meter)
     learned = steps.planned_step(shape, short, method).trained
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
-    expected = predicted(shape, short, element)
+    expected = predicted(shape, short, element, meter.device.type == "cpu" and can_pack(backbone.dtype))
     for phase in meter.phases[1:]:
         phase.predicted = expected.get(phase.name, {})
     return report
@@ -190,7 +194,7 @@ def shortened(config: Config, backbone: Backbone, method: str, length: int) -> C
         "stage1": config.stage1.insertions.max * longest,
         "memgen": memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents,
     }
-    shorter: Changes = {
+    shorter: dict[str, Any] = {
         "stage1.max_length": length + latents.get(method, 0),
         "stage2.calibration.num_problems": CALIBRATION,
         "memgen.trigger_at_prompt": True,  # so that it is asked, whatever random weights write
@@ -201,6 +205,14 @@ def shortened(config: Config, backbone: Backbone, method: str, length: int) -> C
             shorter[f"{section}.max_new_tokens"] = min(ANSWER, loop.max_new_tokens)
             shorter[f"{section}.batch_size"] = 1
     return changed(config, shorter)
+
+
+def changed(section: Part, changes: Mapping[str, Any]) -> Part:
+    """A copy of a config, or of a section of one, with other values at some dotted keys."""
+    for key, value in changes.items():
+        name, _, rest = key.partition(".")
+        section = section.model_copy(update={name: changed(getattr(section, name), {rest: value}) if rest else value})
+    return section
 
 
 def long_problem(backbone: Backbone, config: Config) -> Problem:

@@ -7,7 +7,6 @@ their places. The main methods also learn and answer GSM8K, and SFT has one row 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from tyler.experiments.cells import SPREAD, Cell, Decoding, Questions, Training
@@ -124,11 +123,8 @@ DIFFERING = (
 )
 """Whose latents are looked at, whether they are of their problem or the same for all."""
 
-ROWS = tuple(dict.fromkeys((*MAIN, *MORE, *ON_GSM8K, *CHANGES)))
-"""In the order of tables."""
 
-
-def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
+def cells() -> list[Cell]:
     """All cells in the order in which they are worth running: one seed of everything, the changes, how far
     latents differ, then the other seeds of MAIN, and GSM8K last.
 
@@ -136,7 +132,7 @@ def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
     """
     known = {**MAIN, **MORE, **CHANGES}
     differing = {row: known[row] for row in DIFFERING}
-    of, first, more = partial(cells_of, PRESET), seeds[:1], seeds[1:]
+    of, first, more = partial(cells_of, PRESET), SEEDS[:1], SEEDS[1:]
     return [
         *of(MAIN, [TEST, HARDER], first),
         *of(MORE, [TEST], first),
