@@ -32,8 +32,7 @@ from tyler.presentation import colour_of
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering, answered
-from tyler.serving.generation import Failed, Invocation, Piece, router_name
-from tyler.serving.generation import Text as TextPiece
+from tyler.serving.generation import Failed, Invocation, Piece, Text, router_name
 from tyler.serving.schema import Count, Generating, Ids, Name, Strict, Turns, Wanted, conversation_of
 from tyler.serving.service import Service, refusing
 
@@ -200,7 +199,7 @@ class Watched(Rendering[PageQuestion]):
     def add(self, piece: Piece) -> Iterator[Event]:
         """Tokens and invocations, with p(operator) of each operator in `probs`, where it is known."""
         match piece:
-            case TextPiece(tokens=tokens):
+            case Text(tokens=tokens):
                 yield "steps", {"steps": [{"text": one.text, "probs": rounded(one.operator_probs)} for one in tokens]}
             case Invocation(record=record, probs=probs):
                 yield "steps", {"steps": [{"call": record, "probs": rounded(probs)}]}
