@@ -213,8 +213,6 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     [
         (["--method", "soft-thinking"], "answering.method", "soft-thinking"),
         (["--method-set", "a=1", "--method-set", "b=2"], "answering.method_set", ("a=1", "b=2")),
-        ([], "grading.math_verify", True),
-        (["--no-math-verify"], "grading.math_verify", False),
         (["--match", "runs/x"], "matching", Matching(Path("runs/x"), "dev", None)),
         (
             ["--match", "runs/x", "--match-split", "train", "--match-data", "e"],
