@@ -282,7 +282,7 @@ def test_a_stranger_reads_an_answer_and_grades_it_again(
         pq.write_table(
             table.filter(pa.array([one == name for one in table["evaluation"].to_pylist()])), again / path.name
         )
-    assert main(["grade", str(again), "--no-math-verify"]) == 0
+    assert main(["grade", str(again)]) == 0
     said = capsys.readouterr().out
     assert f"graded {count} answers" in said and "0 verdicts changed" in said
     assert len(list(again.glob("verdicts-official-*.parquet"))) == 2

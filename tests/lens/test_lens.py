@@ -379,7 +379,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An evaluation of six problems."""
     folder = tmp_path_factory.mktemp("evaluated")
     command = ["eval", "mini-tyler", "--split", "dev", "--count", "6", "--max-new-tokens", "160"]
-    assert main.main([*command, "--output", str(folder), "--no-math-verify"]) == 0
+    assert main.main([*command, "--output", str(folder)]) == 0
     return folder
 
 

@@ -16,9 +16,9 @@ from tyler.config.files import load_config
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
 from tyler.planning import plan
-from tyler.planning.memory import Shape
+from tyler.planning.memory import Shape, packed_weights
 from tyler.planning.plan import KNOWN, PHASES, Device, device_named, predicted, verdict
-from tyler.planning.steps import STEPS, planned_step
+from tyler.planning.steps import DECODING, STEPS, planned_step
 from tyler.reasoners.table import TRAININGS
 
 # ----------------------------------------------------------------------------------------------- what is read
@@ -84,8 +84,20 @@ def test_an_unknown_device_is_refused_with_those_that_are_known(name: str) -> No
 # ------------------------------------------------------------------------------------------------- what fits
 
 
+def test_packed_weights_are_counted_where_a_cpu_has_decoded_and_the_stack_is_small_enough() -> None:
+    shape, config = Shape.read(settings_of("HuggingFaceTB/SmolLM2-135M-Instruct")), load_config("smollm2-135m")
+    (with_packed, without) = (predicted(shape, config, 4, packs) for packs in (True, False))
+    head, layer = 49152 * 576, 576 * (2 * 960 + 576 + 3 * 1536)  # queries, keys and values have a LoRA: two copies
+    for phase in PHASES:
+        own = with_packed[phase].pop("packed weights", None)
+        assert own == (4 * (head + 30 * layer) if phase.removesuffix(" step") in DECODING else None)
+        assert with_packed[phase] == without[phase]
+    large = Shape.read(settings_of("Qwen/Qwen3-4B"))
+    assert packed_weights(large, load_config("qwen3-4b"), 2) == {"packed weights": 2 * 151936 * 2560}, "the head alone"
+
+
 def test_every_training_has_a_plan() -> None:
-    assert set(STEPS) == {"stage1", "stage2", *TRAININGS}
+    assert set(STEPS) == set(TRAININGS)
     assert set(PHASES) == {"calibration", "rollout", *(f"{method} step" for method in STEPS)}
 
 

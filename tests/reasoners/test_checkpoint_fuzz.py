@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -154,6 +155,34 @@ def test_tensors_in_another_dtype_are_named(dtype: torch.dtype, kind: Kind, plac
             reseal(place / kind.manifest)
             assert f"{key} is in " in (told := refusal(kind, place, (name, key))) and name in told
             restore(kind, place, name)
+
+
+def test_tensors_that_are_missing_or_unknown_or_misshapen_are_named(kind: Kind, place: Path) -> None:
+    for name in kind.files(".safetensors"):
+        key = min(load_file(kind.whole / name))
+        for what, edit in (
+            (f"missing {key}", lambda tensors, key=key: tensors.pop(key)),
+            ("extra stranger", lambda tensors: tensors.update(stranger=torch.zeros(1))),
+            (f"misshapen {key}", lambda tensors, key=key: tensors.update({key: torch.zeros(3, 3)})),
+        ):
+            change(place / name, edit)
+            reseal(place / kind.manifest)
+            assert what in refusal(kind, place, (name, what))
+            restore(kind, place, name, kind.manifest)
+
+
+def test_a_file_that_is_missing_and_another_backbone_are_named(kind: Kind, place: Path) -> None:
+    own = [kind.manifest] if kind.manifest != "tyler.json" else []  # without it a folder is a plain backbone
+    for name in (*kind.files(".safetensors"), *own):
+        (place / name).unlink()
+        with pytest.raises((CheckpointError, FileNotFoundError), match=re.escape(Path(name).name)):
+            kind.load(str(place))
+        restore(kind, place, name)
+    content = json.loads((kind.whole / kind.manifest).read_text())
+    content["backbone"]["fingerprint"] = "0"
+    (place / kind.manifest).write_text(json.dumps(content))
+    reseal(place / kind.manifest)
+    assert "fingerprint 0" in refusal(kind, place, "another backbone")
 
 
 # ------------------------------------------------------------------------------------------------ JSON

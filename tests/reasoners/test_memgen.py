@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,13 @@ from transformers import AutoModelForCausalLM
 
 import memgen_reference as reference
 import tiny
-from damage import nudge, reseal
+from damage import reseal
 from documents import documented_metrics
 from interrupted import whole_and_resumed
 from processes import together
 from tyler.cli.main import main
 from tyler.config.files import load_config
-from tyler.config.loops import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, TracesConfig
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
@@ -36,10 +35,10 @@ from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners.memgen import grpo, sft
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
+from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.trigger import Consultation, decide
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
@@ -169,11 +168,11 @@ def test_the_engine_decides_what_the_transcription_decides(family: str, trigger:
         answer = expected(family, trigger, name)
         found = differences(trajectory, answer)
         asked = [(one.position, one.decision) for one in engine.consultations[index]]
-        if asked != [(position, decision) for position, decision, _ in answer.asked]:
-            found.append(f"asked {asked} instead of {answer.asked}")
+        if asked != [(position, decision) for position, decision, _ in answer.consultations]:
+            found.append(f"asked {asked} instead of {answer.consultations}")
         elif any(
             abs(one.logprob - logprob) > TOLERANCE
-            for one, (_, _, logprob) in zip(engine.consultations[index], answer.asked, strict=True)
+            for one, (_, _, logprob) in zip(engine.consultations[index], answer.consultations, strict=True)
         ):
             found.append("the trigger's log-probabilities differ")
         if found:
@@ -187,7 +186,7 @@ def test_the_cases_exercise_what_they_are_meant_to() -> None:
     count = [sum(kind == "inference" for kind, _ in answer.blocks) for answer in quiet]
     assert sum(number == SETTINGS.max_insertions for number in count) >= 6, "K is reached"
     assert all(answer.blocks[0] == ("prompt", 0) for answer in quiet)
-    decisions = [(position == 0, decision) for answer in asking for position, decision, _ in answer.asked]
+    decisions = [(position == 0, decision) for answer in asking for position, decision, _ in answer.consultations]
     assert all(decisions.count((at_prompt, choice)) >= 3 for at_prompt in (True, False) for choice in (0, 1))
     greedy = [expected(family, False, f"greedy {place}") for family in tiny.FAMILIES for place in range(4)]
     assert sum(len(answer.blocks) > 1 for answer in greedy) >= 4
@@ -430,54 +429,6 @@ def test_the_lora_alone_makes_a_difference_after_reloading(tmp_path: Path) -> No
     assert not torch.allclose(ours.latents[0], other.latents[0], atol=1e-2)
 
 
-@pytest.mark.parametrize("part", ["weaver/adapter_model.safetensors", "heads.safetensors"])
-def test_damaged_checkpoints_are_refused_by_name(part: str, tmp_path: Path) -> None:
-    model = on_disk(tmp_path)
-    model.save_pretrained(tmp_path / "saved")
-    path = tmp_path / "saved" / part
-    whole = load_file(path)
-    key = sorted(whole)[0]
-    broken = {
-        f"missing {key}": {name: tensor for name, tensor in whole.items() if name != key},
-        "extra stranger": {**whole, "stranger": torch.zeros(1)},
-        f"misshapen {key}": {**whole, key: torch.zeros(3, 3)},
-    }
-    for message, tensors in broken.items():
-        save_file(tensors, path)
-        with pytest.raises(CheckpointError, match=re.escape(message)):
-            MemGen.from_pretrained(str(tmp_path / "saved"))
-    nudged = {name: tensor.clone() for name, tensor in whole.items()}
-    nudge(nudged[key])
-    save_file(nudged, path)
-    with pytest.raises(CheckpointError, match=f"{part} changed since"):
-        MemGen.from_pretrained(str(tmp_path / "saved"))
-    path.unlink()
-    with pytest.raises(CheckpointError, match="missing"):
-        MemGen.from_pretrained(str(tmp_path / "saved"))
-
-
-def test_a_wrong_manifest_or_backbone_is_refused(tmp_path: Path) -> None:
-    model = on_disk(tmp_path)
-    model.save_pretrained(tmp_path / "saved")
-    path = tmp_path / "saved" / "memgen.json"
-    content = json.loads(path.read_text())
-    for change, message in [
-        ({"format": 9}, "format 9"),
-        ({"more": 1}, "unknown key 'more'"),
-        ({"settings": {"k": 1}}, "settings has unknown keys"),
-        ({"settings": {**content["settings"], "prompt_latents": 2.0}}, r"settings.prompt_latents = 2\.0"),
-        ({"trigger": 0}, "trigger = 0: Input should be a valid boolean"),
-    ]:
-        path.write_text(json.dumps({**content, **change}))
-        with pytest.raises(CheckpointError, match=message):
-            MemGen.from_pretrained(str(tmp_path / "saved"))
-    path.write_text(json.dumps({**content, "backbone": {**content["backbone"], "fingerprint": "0"}}))
-    with pytest.raises(CheckpointError, match="fingerprint 0"):
-        MemGen.from_pretrained(str(tmp_path / "saved"))
-    with pytest.raises(FileNotFoundError, match=r"no memgen\.json"):
-        MemGen.from_pretrained(str(tmp_path / "backbone"))
-
-
 # ------------------------------------------------------------------------------ supervised training
 
 SOLUTIONS = (
@@ -575,37 +526,6 @@ def weave(model: MemGen, config: TracesConfig, run: Run, development: Sequence[E
 
 def examples_for(model: MemGen) -> list[Example]:
     return [sft.example_of(model, trace) for trace in traces_for(model)]
-
-
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(recomputed: bool, monkeypatch) -> None:
-    found: list[Any] = []
-    layers = tiny.count_recomputed(monkeypatch)
-    for size, again in ((1, recomputed), (3, False)):
-        model = build("qwen3")
-        config = {"batch_size": 3, "micro_batch_size": size, "gradient_checkpointing": again}
-        examples = examples_for(model)
-        loss = sft.WeaverTrainer(model, examples, SMALL.model_copy(update=config)).accumulate(examples)
-        found.append((loss, gradients(model.weaver.trainable())))
-    assert len(set(map(id, layers))) == (2 * model.backbone.model.config.num_hidden_layers if recomputed else 0), (
-        "of both decoders"
-    )
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    assert_close(found[0][1], found[1][1])
-
-
-def test_weaver_training_learns_and_moves_the_weaver_alone(tmp_path: Path) -> None:
-    model = build("qwen3", trigger=True)
-    before = parameters_of(model)
-    with open_new(tmp_path) as run:
-        weave(model, SMALL.model_copy(update={"steps": 40, "eval_every": 2}), run, examples_for(model)[1:])
-    entries = read_jsonl(tmp_path / "metrics.jsonl")
-    losses = [entry["memgen_weaver/loss"] for entry in entries]
-    assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
-    assert set(entries[1]) - {"step"} == documented_metrics("memgen_weaver")
-    assert moved(before, parameters_of(model)) == {f"weaver.{name}" for name in trainable_names(model.weaver)}
-    assert len(trainable_names(model.weaver)) == 4 + 2 * 4 + 2 * 2 * 2
-    assert not any(module.training for module in model.weaver.modules())
 
 
 # ------------------------------------------------------------------------------------------------- GRPO
@@ -781,21 +701,15 @@ def test_greedy_answers_to_development_problems_are_the_models_own(kind: str, mo
     assert not moved(before, parameters_of(model)), "watching changes no weight"
 
 
-@pytest.mark.parametrize("kind, after", [("sft", 1), ("sft", 3), ("sft", 5), ("weaver", 3), ("trigger", 3)])
-def test_a_killed_run_resumes_to_the_same_bits(
-    kind: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", ["weaver", "trigger"])
+def test_a_killed_run_resumes_to_the_same_bits(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reward_commas(monkeypatch)
-    dropout = 0.3 if kind == "sft" else 0.0
-
-    def go(model: MemGen, run: Run) -> None:
-        if kind == "sft":
-            weave(model, SMALL, run)
-        else:
-            trainer_of(kind, model, TRIGGER if kind == "trigger" else GRPO).train(run)
-
+    config = TRIGGER if kind == "trigger" else GRPO
     whole, resumed = whole_and_resumed(
-        tmp_path, after, lambda: build("qwen2", trigger=kind == "trigger", dropout=dropout), go
+        tmp_path,
+        3,
+        lambda: build("qwen2", trigger=kind == "trigger"),
+        lambda model, run: trainer_of(kind, model, config).train(run),
     )
     assert not moved(parameters_of(whole), parameters_of(resumed))
     assert moved(parameters_of(whole), parameters_of(build("qwen2", trigger=kind == "trigger")))

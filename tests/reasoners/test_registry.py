@@ -97,7 +97,7 @@ def test_settings_are_read_and_checked() -> None:
         ("soft-thinking", "top_k", "write it as key=value"),
         ("soft-thinking", "top_k=[", "cannot read the value"),
         ("soft-thinking", "top_k=2.5", r"top_k = 2.5: should be a valid integer"),
-        ("soft-thinking", "top_p=2", "top_p=2.* at most 1"),
+        ("soft-thinking", "top_p=2", "soft-thinking: top_p = 2: should be less than or equal to 1"),
         ("swireasoning", "exit_mix=both", "exit_mix = 'both': .*'token' or 'soft'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -149,7 +149,7 @@ def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(plac
     assert loaded.with_setting("max_new_tokens", 3).reasoner.max_new_tokens == 3
     with pytest.raises(ValueError, match="no setting 'prompt_latents'; allowed: max_insertions, trigger_at_prompt"):
         registry.load(where, None, ["prompt_latents=4"], name="x")
-    with pytest.raises(ValueError, match="max_insertions=-1; it must be 0 or more"):
+    with pytest.raises(ValueError, match="memgen: max_insertions = -1: should be greater than or equal to 0"):
         registry.load(where, None, ["max_insertions=-1"], name="x")
 
 
@@ -201,7 +201,7 @@ def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, t
     commands += [["merge", str(folder), "--output", str(tmp_path / "merged")]] if kind == "sft" else []
     for words in commands:
         assert main.main(words) == 2
-        assert "was trained on it. If it is elsewhere now, give its place: --backbone" in capsys.readouterr().err
+        assert "was trained on it. If it is elsewhere now, give its path: --backbone" in capsys.readouterr().err
         assert main.main([*words, *there]) == 0, capsys.readouterr().err
 
 

@@ -214,7 +214,7 @@ def test_an_answer_with_soft_steps_is_not_replayed() -> None:
     model = soft.model("qwen2")
     (one, *_) = decoded("qwen2", "soft-thinking", "defaults", True, slots=4)
     with pytest.raises(ValueError, match="soft positions cannot be replayed"):
-        pack([one], model.backbone.embed, model.backbone.device)
+        pack(model.backbone, [one])
 
 
 def test_a_stop_string_ends_a_thought() -> None:
@@ -267,19 +267,19 @@ def test_requests_with_a_chooser_have_no_operators() -> None:
 @pytest.mark.parametrize(
     "kind, wrong, message",
     [
-        (soft_thinking.SoftThinkingSettings, {"temperature": 0}, "temperature=0; it must be above 0"),
-        (soft_thinking.SoftThinkingSettings, {"top_p": 1.5}, "top_p=1.5; it must be above 0 and at most 1"),
-        (soft_thinking.SoftThinkingSettings, {"top_k": -1}, "top_k=-1; it must be 0 or more"),
-        (soft_thinking.SoftThinkingSettings, {"min_p": 2}, "min_p=2; .* at most 1"),
-        (soft_thinking.SoftThinkingSettings, {"max_topk": 0}, "max_topk=0; it must be 1 or more"),
-        (soft_thinking.SoftThinkingSettings, {"soft_steps": -1}, "soft_steps=-1"),
-        (soft_thinking.SoftThinkingSettings, {"answer_marker": ""}, "answer_marker is empty"),
-        (soft_thinking.SoftThinkingSettings, {"cold_stop_steps": 0}, "cold_stop_steps=0"),
-        (swireasoning.SwiReasoningSettings, {"a0": 0}, "a0=0; it must be above 0 and at most 1"),
-        (swireasoning.SwiReasoningSettings, {"b0": 1.1}, "b0=1.1"),
-        (swireasoning.SwiReasoningSettings, {"window": -1}, "window=-1"),
-        (swireasoning.SwiReasoningSettings, {"max_switches": 0}, "max_switches=0"),
-        (swireasoning.SwiReasoningSettings, {"answer_tokens": 0}, "answer_tokens=0"),
+        (soft_thinking.SoftThinkingSettings, {"temperature": 0}, r"temperature\n.*greater than 0"),
+        (soft_thinking.SoftThinkingSettings, {"top_p": 1.5}, r"top_p\n.*less than or equal to 1"),
+        (soft_thinking.SoftThinkingSettings, {"top_k": -1}, r"top_k\n.*greater than or equal to 0"),
+        (soft_thinking.SoftThinkingSettings, {"min_p": 2}, r"min_p\n.*less than or equal to 1"),
+        (soft_thinking.SoftThinkingSettings, {"max_topk": 0}, r"max_topk\n.*greater than or equal to 1"),
+        (soft_thinking.SoftThinkingSettings, {"soft_steps": -1}, "soft_steps\n"),
+        (soft_thinking.SoftThinkingSettings, {"answer_marker": ""}, r"answer_marker\n.*at least 1 character"),
+        (soft_thinking.SoftThinkingSettings, {"cold_stop_steps": 0}, "cold_stop_steps\n"),
+        (swireasoning.SwiReasoningSettings, {"a0": 0}, r"a0\n.*greater than 0"),
+        (swireasoning.SwiReasoningSettings, {"b0": 1.1}, "b0\n"),
+        (swireasoning.SwiReasoningSettings, {"window": -1}, "window\n"),
+        (swireasoning.SwiReasoningSettings, {"max_switches": 0}, "max_switches\n"),
+        (swireasoning.SwiReasoningSettings, {"answer_tokens": 0}, "answer_tokens\n"),
     ],
 )
 def test_impossible_settings_are_refused(kind, wrong, message) -> None:

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tests import tiny
-from tests.documents import documented_metrics
-from tests.interrupted import whole_and_resumed
 from tests.reasoners import soft
 from torch import nn
 
-from damage import change, nudge
 from tyler.config.files import load_config
-from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
 from tyler.config.sections import BackboneConfig, DataConfig
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners import registry
 from tyler.reasoners.softcot import model as parts
 from tyler.reasoners.softcot import sft as training
 from tyler.reasoners.softcot.model import SoftCot, SoftCotSettings, Wording, reasoner
+from tyler.reasoners.softcot.settings import SoftCotConfig
 from tyler.reasoners.softcot.sft import Example
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training.traces import most_latents, traces_of
@@ -252,48 +246,6 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
         torch.testing.assert_close(gradient, parameter.grad, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed: bool, monkeypatch) -> None:
-    found, layers = {}, tiny.count_recomputed(monkeypatch)
-    for size, again in ((1, recomputed), (4, False)):
-        model = fresh()
-        config = {"batch_size": 4, "micro_batch_size": size, "gradient_checkpointing": again}
-        examples = examples_of(model)
-        loss = training.SoftCotTrainer(model, examples, SMALL.model_copy(update=config)).accumulate(examples)
-        found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
-    assert bool(layers) == recomputed
-    assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
-    for one, other in zip(found[1][1], found[4][1], strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
-
-
-def learn(model: SoftCot, config: SoftCotConfig, run: Run, development: Sequence[Example] = ()) -> None:
-    training.SoftCotTrainer(model, examples_of(model), config, development).train(run)
-
-
-def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
-    model = fresh()
-    before = {name: tensor.clone() for name, tensor in parts.tensors_of(model.projection).items()}
-    frozen = [[p.clone() for p in one.model.parameters()] for one in (model.backbone, model.assistant)]
-    with Run.create(tmp_path, "softcot: {}\n") as run:
-        learn(model, SMALL.model_copy(update={"steps": 40, "eval_every": 2}), run, examples_of(model)[1:])
-    lines = read_jsonl(tmp_path / "metrics.jsonl")
-    assert set(lines[1]) - {"step"} == documented_metrics("softcot")
-    losses = [line["softcot/loss"] for line in lines]
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    after = parts.tensors_of(model.projection)
-    assert all(not torch.equal(before[name], after[name]) for name in before)
-    for old, one in zip(frozen, (model.backbone, model.assistant), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(old, one.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_run_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
-    whole, resumed = whole_and_resumed(tmp_path, after, fresh, lambda model, run: learn(model, SMALL, run))
-    ours, theirs = parts.tensors_of(whole.projection), parts.tensors_of(resumed.projection)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
 # ---------------------------------------------------------------------------------------- checkpoints
 
 
@@ -341,58 +293,6 @@ def test_the_fingerprint_names_the_linear() -> None:
     with torch.no_grad():
         model.projection.bias[0] += 1
     assert model.fingerprint() != before
-
-
-@pytest.mark.parametrize(
-    "damage, message",
-    [
-        (lambda tensors: tensors.pop("bias"), "missing bias"),
-        (lambda tensors: tensors.update(extra=torch.zeros(1)), "extra extra"),
-        (lambda tensors: tensors.update(weight=torch.zeros(32, 15)), r"misshapen weight: \[32, 15\]"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_refused_by_name(trained: tuple[Path, SoftCot], tmp_path: Path, damage, message):
-    _, model = trained
-    model.save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / parts.WEIGHTS)
-    damage(tensors)
-    save_file(tensors, tmp_path / parts.WEIGHTS)
-    with pytest.raises(CheckpointError, match=message):
-        SoftCot.from_pretrained(tmp_path)
-
-
-def test_weights_that_changed_since_they_were_saved_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
-    _, model = trained
-    model.save_pretrained(tmp_path)
-    change(tmp_path / parts.WEIGHTS, lambda tensors: nudge(tensors["bias"]))
-    with pytest.raises(CheckpointError, match=r"softcot\.safetensors changed since"):
-        SoftCot.from_pretrained(tmp_path)
-
-
-def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
-    _, model = trained
-    path = tmp_path / parts.MANIFEST
-    with pytest.raises(CheckpointError, match=r"softcot\.json is missing"):
-        SoftCot.from_pretrained(tmp_path)
-    model.save_pretrained(tmp_path)
-    content = json.loads(path.read_text())
-    for broken, message in (
-        ("{", "not valid JSON"),
-        (json.dumps([]), "holds a list"),
-        (json.dumps(content | {"format": 9}), "format 9"),
-        (json.dumps({key: value for key, value in content.items() if key != "wording"}), "wording"),
-        (json.dumps(content | {"wording": {**content["wording"], "thoughts": True}}), "wording.thoughts = True"),
-    ):
-        path.write_text(broken)
-        with pytest.raises(CheckpointError, match=message):
-            SoftCot.from_pretrained(tmp_path)
-    path.write_text(json.dumps(content | {"assistant": content["assistant"] | {"fingerprint": "0"}}))
-    with pytest.raises(CheckpointError, match="fingerprint 0"):
-        SoftCot.from_pretrained(tmp_path)
-    model.save_pretrained(tmp_path)
-    (tmp_path / parts.WEIGHTS).unlink()
-    with pytest.raises((CheckpointError, FileNotFoundError), match=r"softcot\.safetensors"):
-        SoftCot.from_pretrained(tmp_path)
 
 
 def test_a_checkpoint_keeps_its_placeholders(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import tiny
-from documents import documented_metrics
-from interrupted import killed_after, whole_and_resumed
 from tyler.config.loops import GrpoConfig, Stage2Config, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
@@ -24,7 +21,6 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import grpo, sft
 from tyler.reasoners.sft import SftTrainer
-from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
@@ -81,10 +77,6 @@ def rest_of(model: Tyler) -> dict[str, Tensor]:
     }
 
 
-def learn(model: Tyler, config: TracesConfig, run: Run, development: Sequence[Trace] = ()) -> None:
-    SftTrainer(model, traces_for(model), config, development).train(run)
-
-
 def open_new(path: Path) -> Run:
     return Run.create(path, "sft: {}\n")
 
@@ -117,97 +109,9 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
             torch.testing.assert_close(ours[name], p.grad, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointing: bool, monkeypatch) -> None:
-    found, recomputed_layers = {}, tiny.count_recomputed(monkeypatch)
-    for size, recomputed in ((1, checkpointing), (3, False)):
-        model = randomized(fresh())
-        config = {"batch_size": 3, "micro_batch_size": size, "gradient_checkpointing": recomputed}
-        traces = traces_for(model)
-        loss = SftTrainer(model, traces, SMALL.model_copy(update=config)).accumulate(traces)
-        found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
-    assert bool(recomputed_layers) == checkpointing
-    assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
-    for one, other in zip(found[1][1], found[3][1], strict=True):
-        if one is not None:
-            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
-
-
-def test_sft_learns_and_moves_eta_alone(tmp_path: Path) -> None:
-    model = fresh()
-    eta, rest = eta_of(model), rest_of(model)
-    with open_new(tmp_path) as run:
-        learn(model, SMALL.model_copy(update={"steps": 40}), run)
-    losses = [entry["sft/loss"] for entry in read_jsonl(tmp_path / "metrics.jsonl")]
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
-    assert any(not torch.equal(eta[name], tensor) for name, tensor in eta_of(model).items())
-    assert all(torch.equal(rest[name], tensor) for name, tensor in rest_of(model).items())
-    assert not any(module.training for module in model.policy.modules())
-
-
-@pytest.mark.parametrize(("after", "tokens"), [(1, None), (3, None), (3, 100), (5, "auto")])
-def test_a_killed_sft_run_resumes_to_the_same_bits(after: int, tokens: Any, tmp_path: Path) -> None:
-    config = SMALL.model_copy(update={"micro_batch_tokens": tokens})
-    whole, resumed = whole_and_resumed(
-        tmp_path, after, lambda: fresh(dropout=0.3), lambda model, run: learn(model, config, run)
-    )
-    for name, tensor in eta_of(whole).items():
-        assert torch.equal(tensor, eta_of(resumed)[name])
-
-
-def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None:
-    model = randomized(fresh(dropout=0.5))
-    lora = model.policy.lora
-    assert lora is not None
-    traces = traces_for(model)
-    lora.train()
-    found = []
-    for config in (SMALL, WATCHED, SMALL.model_copy(update={"micro_batch_tokens": "auto"})):
-        found.append(SftTrainer(model, traces, config, traces).development_loss())
-    assert all(module.training for module in lora.modules()), "and training goes on with it"
-    lora.eval()
-    loss_of = SftTrainer(model, traces, SMALL).batch_loss
-    losses = [float(loss_of([trace], 1).detach()) for trace in traces]
-    expected = sum(losses) / sum(len(trace.target_ids) for trace in traces)
-    assert found == pytest.approx([expected] * 3, abs=1e-5)
-
-
-def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None:
-    etas = []
-    for name, config in (("watched", WATCHED), ("unwatched", WATCHED.model_copy(update={"eval_every": None}))):
-        model = fresh(dropout=0.3)
-        torch.manual_seed(7)
-        with open_new(tmp_path / name) as run:
-            learn(model, config, run, traces_for(model)[:2])
-        etas.append(eta_of(model))
-    assert all(torch.equal(etas[0][name], etas[1][name]) for name in etas[0])
-    assert list(development_of(tmp_path / "watched")) == [2, 4, 6]
-    assert development_of(tmp_path / "unwatched") == {}
-
-
 def development_of(run: Path) -> dict[int, float]:
     key = "sft/development_loss"
     return {line["step"]: line[key] for line in read_jsonl(run / "metrics.jsonl") if key in line}
-
-
-@pytest.mark.parametrize("after", [2, 5])
-def test_a_killed_run_chooses_the_same_best(after: int, tmp_path: Path) -> None:
-    def go_on(run: Run) -> None:
-        model = fresh(dropout=0.3)
-        torch.manual_seed(7)
-        learn(model, WATCHED.model_copy(update={"gradient_checkpointing": True}), run, traces_for(model))
-
-    with open_new(tmp_path / "whole") as run:
-        go_on(run)
-    with killed_after(after), open_new(tmp_path / "cut") as run:
-        go_on(run)
-    with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
-        go_on(run)
-    assert development_of(tmp_path / "whole") == development_of(tmp_path / "cut")
-    links = [best_checkpoint(tmp_path / name) for name in ("whole", "cut")]
-    assert links[0] is not None and links[1] is not None and links[0].name == links[1].name
-    for name in ("best.json", "state.safetensors"):
-        assert (links[0] / name).read_bytes() == (links[1] / name).read_bytes()
 
 
 def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
@@ -291,18 +195,6 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
     assert all(torch.equal(rest[name], tensor) for name, tensor in rest_of(model).items())
 
 
-def test_grpo_resumes_to_the_same_bits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(verdicts, "grade", verdict)
-    whole, resumed = whole_and_resumed(
-        tmp_path,
-        3,
-        lambda: fresh(stage="grpo"),
-        lambda model, run: Stage2Trainer(model, PROBLEMS, [], CONFIG).train(run),
-    )
-    for name, tensor in eta_of(whole).items():
-        assert torch.equal(tensor, eta_of(resumed)[name])
-
-
 def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None:
     place = files(tmp_path)
     data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"))
@@ -316,11 +208,3 @@ def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None
     trained = grpo.run(config, output=tmp_path / "grpo")
     assert (trained.stage, trained.operators) == ("grpo", ())
     assert Tyler.from_pretrained(str(tmp_path / "grpo")).stage == "grpo"
-
-
-def test_every_metric_of_sft_is_documented(tmp_path: Path) -> None:
-    model = fresh()
-    with open_new(tmp_path) as run:
-        learn(model, WATCHED.model_copy(update={"steps": 2}), run, traces_for(model)[1:])
-    _, logged = read_jsonl(tmp_path / "metrics.jsonl")
-    assert set(logged) - {"step"} == documented_metrics("sft")

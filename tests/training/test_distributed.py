@@ -42,7 +42,6 @@ from tyler.training import distributed, stage1, stage2, verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
 from tyler.training.loop import Step
-from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.rollouts import NativeRollouts
 from tyler.training.sharding import shard
@@ -213,7 +212,8 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         examples = stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)
         if distributed.world() > 1:
             shard(model, CPU, {})
-        losses = [test_stage1.accumulated(model, examples, MicroBatches(1), recompute) for _ in range(2)]
+        settings = Stage1Config(micro_batch_size=1, gradient_checkpointing=recompute)
+        losses = [stage1.Stage1Trainer(model, (), settings).accumulate(examples) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
         layers = [model.backbone.decoder.layers[0], model.synthesizer.decoder.layers[0]]
@@ -373,17 +373,8 @@ def test_what_would_let_processes_fall_out_of_step_is_refused() -> None:
 LITTLE = ("--data.count", "8", "--data.development", "null")
 STAGE1_LITTLE = ("--stage1.steps", "1", "--stage1.batch_size", "4", "--stage1.eval_every", "null")
 STAGE2_LITTLE = (
-    *(
-        "--stage2.steps",
-        "1",
-        "--stage2.batch_size",
-        "2",
-        "--stage2.eval_every",
-        "null",
-        "--stage2.max_new_tokens",
-        "24",
-    ),
-    *("--grpo.group_size", "2", "--stage2.calibration.num_problems", "4"),
+    *("--stage2.steps", "1", "--stage2.batch_size", "2", "--stage2.eval_every", "null"),
+    *("--stage2.max_new_tokens", "24", "--grpo.group_size", "2", "--stage2.calibration.num_problems", "4"),
 )
 
 

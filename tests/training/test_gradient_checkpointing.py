@@ -18,7 +18,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.training.packing import read_packed
-from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack, replay_logprobs
 from tyler.training.stage1 import Stage1Trainer
 from tyler.training.teacher_forcing import Example, Insertion
 
@@ -105,7 +105,7 @@ def rollouts(model: Tyler) -> list[Trajectory]:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_stage_2s_replay_has_the_log_probabilities_and_gradients_of_the_plain_pass(family: str) -> None:
     model = tiny.build(family, tiny.SEEDS[family])
-    packed = pack_for(model.backbone, rollouts(model))
+    packed = pack(model.backbone, rollouts(model))
     results = []
     for gradient_checkpointing in (False, True):
         decoder = model.policy.decoder
@@ -149,7 +149,7 @@ def test_bfloat16_trains_float32_adapters_in_both_stages_and_decodes() -> None:
         for parameter in trained:
             parameter.grad = None
         batch_loss(model, EXAMPLES, 30, gradient_checkpointing).backward()
-        packed = pack_for(backbone, rollouts(model))
+        packed = pack(backbone, rollouts(model))
         decoder, psi = model.policy.decoder, model.policy.psi
         replay_logprobs(decoder, backbone.head, psi, packed, recompute=gradient_checkpointing)[0].sum().backward()
         gradient_dtypes = {parameter.grad.dtype for parameter in trained if parameter.grad is not None}

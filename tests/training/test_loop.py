@@ -28,22 +28,15 @@ CONFIG = "stage1:\n  steps: 4\n"
 # ---------------------------------------------------------------------------------------- the schedule
 
 
-def test_the_rate_warms_up_in_a_line_and_falls_in_a_cosine() -> None:
+def test_the_rate_warms_up_in_a_line_and_falls_in_a_cosine_or_stays() -> None:
     factors = [learning_rate_factor("cosine", step, warmup_steps=4, total_steps=12) for step in range(12)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors[8] == pytest.approx(0.5)
     assert factors[10] == pytest.approx(0.5 * (1 + math.cos(0.75 * math.pi)))
     assert factors[4:] == sorted(factors[4:], reverse=True)
     assert 0 < factors[-1] < 0.05
-
-
-def test_a_constant_rate_stays_after_the_warmup() -> None:
     assert [learning_rate_factor("constant", step, 2, 6) for step in range(6)] == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]
-
-
-def test_without_warmup_the_first_step_has_the_full_rate() -> None:
-    assert learning_rate_factor("cosine", 0, 0, 10) == 1.0
-    assert learning_rate_factor("cosine", 0, 1, 1) == 1.0
+    assert learning_rate_factor("cosine", 0, 0, 10) == learning_rate_factor("cosine", 0, 1, 1) == 1.0
 
 
 def test_an_optimizer_step_is_adamw_on_clipped_gradients_with_a_rate_for_each_group() -> None:
@@ -254,16 +247,6 @@ def test_a_state_takes_the_space_that_was_foretold(tmp_path: Path) -> None:
     save_state(tmp_path, parameters, optimization, steps_done=1)
     found = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert state_bytes(parameters) <= found < 1.1 * state_bytes(parameters)
-
-
-def test_a_gradient_that_is_not_a_number_stops_before_the_weights_with_the_update_and_the_batch() -> None:
-    parameters, optimization = make(seed=0)
-    before = [parameter.detach().clone() for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = torch.full_like(parameter, float("nan"))
-    with pytest.raises(FloatingPointError, match=r"norm is nan at update 4; the batch was first, second\. Checkpoints"):
-        optimization.step(3, ["first", "second"])
-    assert all(torch.equal(one, other) for one, other in zip(parameters, before, strict=True))
 
 
 @pytest.mark.parametrize("loss, gradient", [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])

@@ -54,22 +54,17 @@ def test_a_random_backbone_around_the_shipped_tokenizer_loads_with_all_its_token
     assert "shards" not in capfd.readouterr().err
 
 
+def learned(run: Path, backbone: Path, data_dir: Path, *settings: str) -> list[float]:
+    """The losses of a Stage 1 on real traces."""
+    data = ["data.task=gsm8k", f"data.path={data_dir / 'gsm8k_train.jsonl'}", "stage1.learning_rate=1e-2"]
+    own = [f"backbone.id={backbone}", "backbone.dtype=float32"]
+    stage1.run(load_config("qwen2.5-1.5b", [*own, *data, *settings]), output=run)
+    return [record["stage1/loss"] for record in read_jsonl(run / "metrics.jsonl")]
+
+
 def test_stage_1_and_decoding_run_on_real_gsm8k_traces(backbone: Path, data_dir: Path, tmp_path: Path) -> None:
-    config = load_config(
-        "qwen2.5-1.5b",
-        [
-            f"backbone.id={backbone}",
-            "backbone.dtype=float32",
-            "data.task=gsm8k",
-            f"data.path={data_dir / 'gsm8k_train.jsonl'}",
-            "data.count=4",
-            "stage1.steps=2",
-            "stage1.batch_size=2",
-            "stage1.learning_rate=1e-2",
-        ],
-    )
-    stage1.run(config, output=tmp_path / "run")
-    losses = [record["stage1/loss"] for record in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+    few = ("data.count=4", "stage1.steps=2", "stage1.batch_size=2")
+    losses = learned(tmp_path / "run", backbone, data_dir, *few)
     assert len(losses) == 2 and all(10 < loss < 15 for loss in losses), "random weights over 151,665 tokens"
     model = Tyler.from_pretrained(str(tmp_path / "run"))
     assert model.stage == "stage1"
@@ -82,18 +77,5 @@ def test_stage_1_and_decoding_run_on_real_gsm8k_traces(backbone: Path, data_dir:
 
 @pytest.mark.slow
 def test_the_loss_falls_over_500_real_rows(backbone: Path, data_dir: Path, tmp_path: Path) -> None:
-    config = load_config(
-        "qwen2.5-1.5b",
-        [
-            f"backbone.id={backbone}",
-            "backbone.dtype=float32",
-            "data.task=gsm8k",
-            f"data.path={data_dir / 'gsm8k_train.jsonl'}",
-            "data.count=500",
-            "stage1.epochs=1.0",
-            "stage1.learning_rate=1e-2",
-        ],
-    )
-    stage1.run(config, output=tmp_path / "run")
-    losses = [record["stage1/loss"] for record in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+    losses = learned(tmp_path / "run", backbone, data_dir, "data.count=500", "stage1.epochs=1.0")
     assert sum(losses[-10:]) / 10 < sum(losses[:10]) / 10 - 0.05

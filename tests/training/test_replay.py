@@ -13,7 +13,7 @@ from tyler.engine.routing import AtBoundaries, Forced, Learned, Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack, replay_logprobs
 
 TOLERANCE = 5e-5  # float32 over 0.6: 3e-6 with AVX-512, 1.1e-5 with AVX2 alone
 
@@ -42,7 +42,7 @@ def sample(
 
 
 def replay(model: Tyler, trajectories: list[Trajectory], chunk_size: int = 1024) -> tuple[torch.Tensor, torch.Tensor]:
-    packed = pack_for(model.backbone, trajectories)
+    packed = pack(model.backbone, trajectories)
     return replay_logprobs(model.policy.decoder, model.backbone.head, model.policy.psi, packed, chunk_size=chunk_size)
 
 
@@ -76,7 +76,7 @@ def test_under_a_fixed_router_the_drawn_tokens_replay_and_the_placed_operators_a
     model = tiny.tyler("qwen3")
     trajectories = sample(model, 1.0, router=router)
     assert largest_gap(model, trajectories) < TOLERANCE
-    packed = pack_for(model.backbone, trajectories)
+    packed = pack(model.backbone, trajectories)
     assert not (packed.mask & packed.is_operator).any()
     assert not replay(model, trajectories)[0][packed.is_operator].any()
     assert packed.is_operator.sum() == sum(trajectory.num_invocations for trajectory in trajectories)
@@ -95,7 +95,7 @@ def test_the_entropy_is_that_of_the_distribution_over_all_allowed_actions() -> N
     model = tiny.tyler("qwen3")
     trajectories = sample(model, 0.7, budget=1)
     _, entropy = replay(model, trajectories)
-    packed = pack_for(model.backbone, trajectories)
+    packed = pack(model.backbone, trajectories)
     with torch.no_grad():
         hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
     for row, trajectory in enumerate(trajectories):
@@ -132,7 +132,7 @@ def test_in_half_precision_too_the_replay_is_what_was_sampled(dtype: str) -> Non
     samplings = [Sampling(1.0, seed=seed) for seed in range(8)]
     trajectories = model.solve(problems * 4, sampling=samplings, max_new_tokens=80)
     assert sum(trajectory.num_invocations for trajectory in trajectories) > 8
-    packed = pack_for(model.backbone, trajectories)
+    packed = pack(model.backbone, trajectories)
     with torch.no_grad():
         gaps = (replay(model, trajectories)[0] - packed.logprobs)[packed.mask].abs()
     assert len(gaps) > 200 and float(gaps.mean()) < 0.005

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 import tiny
-from documents import documented_metrics
-from interrupted import whole_and_resumed
 from tyler.boundaries.rules import RULES
-from tyler.config.loops import InsertionsConfig, MemGenConfig, Stage1Config
+from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DevelopmentConfig
 from tyler.model import Tyler
+from tyler.reasoners.memgen.settings import MemGenConfig
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
@@ -37,7 +36,7 @@ from tyler.training.command import development_problems, origin_of
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import state_bytes
 from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions
-from tyler.training.teacher_forcing import Example, num_positions
+from tyler.training.teacher_forcing import Example
 from tyler.training.traces import Trace, load_development, load_traces, most_latents, tokenize, warn_of_idle
 
 SOLUTIONS = (
@@ -75,16 +74,6 @@ def fresh(dropout: float = 0.0) -> Tyler:
 
 def train(model: Tyler, traces: list[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()) -> None:
     Stage1Trainer(model, traces, config, development).train(run)
-
-
-def tensors_of(model: Tyler) -> dict[str, Tensor]:
-    """Every tensor of the model: theta (through each view), phi, Q_k, Proj_k, eta and psi."""
-    parts = {"theta": model.backbone.model, "synthesizer": model.synthesizer, "policy": model.policy}
-    return {
-        f"{part}.{name}": tensor.detach().clone()
-        for part, module in parts.items()
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
-    }
 
 
 def phi_of(model: Tyler) -> list[Tensor]:
@@ -179,57 +168,6 @@ def test_a_batch_follows_from_the_seed_and_the_step_and_every_epoch_draws_anew()
 # ---------------------------------------------------------------------------------------------- learns
 
 
-def test_stage_1_moves_all_of_phi_and_nothing_else(tmp_path: Path) -> None:
-    model = fresh()
-    before, phi = tensors_of(model), {id(parameter) for parameter in model.synthesizer.trainable()}
-    named = dict(model.synthesizer.named_parameters())
-    trained = {f"synthesizer.{name}" for name, parameter in named.items() if id(parameter) in phi}
-    with open_new(tmp_path) as run:
-        train(model, traces_for(model), SMALL, run)
-    moved = {name for name, tensor in tensors_of(model).items() if not torch.equal(tensor, before[name])}
-    assert moved == trained
-    assert {name.split(".")[-1] for name in moved if "heads" in name} == {"queries", "weight", "bias"}
-    assert sum("lora_" in name for name in moved) == 2 * 2 * model.backbone.model.config.num_hidden_layers
-
-
-def test_the_loss_of_a_few_traces_falls(tmp_path: Path) -> None:
-    model = fresh()
-    config = Stage1Config(
-        steps=40, batch_size=3, learning_rate=0.02, checkpoint_every=None, insertions=InsertionsConfig(min=3, max=3)
-    )
-    with open_new(tmp_path) as run:
-        train(model, traces_for(model), config, run)
-    found = losses(tmp_path)
-    assert sum(found[-5:]) / 5 < 0.85 * sum(found[:5]) / 5
-
-
-def accumulated(model: Tyler, examples: Sequence[Example], rule: MicroBatches, recompute: bool = False) -> float:
-    """The loss of a batch, whose gradient is then in the parameters."""
-    trainer = Stage1Trainer(model, (), Stage1Config(gradient_checkpointing=recompute))
-    trainer.micro_batches = rule
-    return trainer.accumulate(examples)
-
-
-@pytest.mark.parametrize("pieces", [MicroBatches(1), MicroBatches(2), MicroBatches(positions=200)], ids=str)
-def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces: MicroBatches) -> None:
-    model = fresh()
-    traces = traces_for(model)
-    config = Stage1Config(batch_size=5, insertions=InsertionsConfig(min=1, max=4))
-    examples: list[Example] = draw_batch(traces, config, 0)
-    assert len({len(example.target_ids) for example in examples}) > 1, "micro-batches must weigh differently"
-    assert len(pieces.split([num_positions(example, model.heads) for example in examples])) > 1
-    found = []
-    for rule in (MicroBatches(), pieces):
-        for parameter in model.synthesizer.trainable():
-            parameter.grad = None
-        loss = accumulated(model, examples, rule)
-        found.append((loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()]))
-    whole, parts = found
-    assert parts[0] == pytest.approx(whole[0], abs=1e-6)
-    for one, other in zip(parts[1], whole[1], strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
-
-
 def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp_path: Path) -> None:
     model = fresh()
     traces = traces_for(model)
@@ -246,34 +184,7 @@ def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp
     assert losses(tmp_path) == [pytest.approx(total / count, abs=1e-5)]
 
 
-def test_dropout_acts_while_training_and_is_off_afterwards(tmp_path: Path) -> None:
-    seen = []
-    model = fresh(dropout=0.5)
-    hook = model.synthesizer.decoder.layers[0].register_forward_pre_hook(
-        lambda module, args: seen.append(model.synthesizer.training)
-    )
-    with open_new(tmp_path) as run:
-        train(model, traces_for(model), SMALL, run)
-    hook.remove()
-    assert seen and all(seen)
-    assert not any(module.training for module in model.synthesizer.modules())
-
-
 # ---------------------------------------------------------------------------------- killed and resumed
-
-
-@pytest.mark.parametrize("after", [1, 3, 5])
-def test_a_killed_run_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
-    config = SMALL.model_copy(update={"weight_decay": 0.01})
-    whole, resumed = whole_and_resumed(
-        tmp_path, after, lambda: fresh(dropout=0.3), lambda model, run: train(model, traces_for(model), config, run)
-    )
-    for one, other in zip(phi_of(whole), phi_of(resumed), strict=True):
-        assert torch.equal(one, other)
-    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
-    for name in ("operators.safetensors", "state.safetensors", "synthesizer/adapter_model.safetensors"):
-        files = [tmp_path / run / "checkpoints" / "step-6" / name for run in ("whole", "cut")]
-        assert files[0].read_bytes() == files[1].read_bytes(), name
 
 
 def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -334,11 +245,6 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_leaves_the_che
 WATCHED = SMALL.model_copy(update={"eval_every": 2, "checkpoint_every": 3, "micro_batch_size": 1})
 
 
-def development_of(run: Path) -> dict[int, float]:
-    key = "stage1/development_loss"
-    return {line["step"]: line[key] for line in read_jsonl(run / "metrics.jsonl") if key in line}
-
-
 def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_dropout() -> None:
     model = fresh(dropout=0.5)
     traces = traces_for(model)
@@ -359,25 +265,6 @@ def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_d
     for pieces in (MicroBatches(), MicroBatches(positions=200)):
         trainer.micro_batches = pieces
         assert trainer.development_loss() == pytest.approx(found, abs=1e-5)
-
-
-def test_what_is_logged_is_what_is_documented(tmp_path: Path) -> None:
-    model = fresh()
-    with open_new(tmp_path) as run:
-        train(model, traces_for(model), WATCHED, run, traces_for(model)[:2])
-    logged = {key for line in read_jsonl(tmp_path / "metrics.jsonl") for key in line} - {"step"}
-    assert logged == documented_metrics("stage1")
-
-
-def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
-    found = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr(Stage1Trainer, "development_loss", lambda *_: next(found))
-    model = fresh()
-    with open_new(tmp_path) as run:
-        train(model, traces_for(model), WATCHED, run, traces_for(model))
-    note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
-    assert note == {"step": 4, "metric": "stage1/development_loss", "value": 1.0}
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best", "step-4", "step-6"]
 
 
 def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(tmp_path: Path, monkeypatch) -> None:

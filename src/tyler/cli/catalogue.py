@@ -115,8 +115,8 @@ def config(
     Args:
         name: A YAML file, a preset (mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b), or a run's folder.
     """
-    from tyler.config.files import load_config
+    from tyler.config.files import load_config, load_run_config
     from tyler.config.meanings import annotated
 
-    path = Path(name)
-    print(annotated(load_config(path / "config.yaml" if (path / "config.yaml").is_file() else name, overrides)), end="")
+    run = Path(name) / "config.yaml"
+    print(annotated(load_run_config(run, overrides) if run.is_file() else load_config(name, overrides)), end="")

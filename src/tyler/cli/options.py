@@ -30,11 +30,14 @@ Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar=
 Folder = Annotated[Path, arg(metavar="DIR")]
 
 
-def load_settings(config: str, overrides: Sequence[str]) -> Config:
-    """The config of a command with its dotted settings. Raises ValueError for what is not allowed, by name."""
+def load_settings(config: str, overrides: Sequence[str], kind: type[Config] | None = None) -> Config:
+    """The config of a command with its dotted settings; `kind` is that of a training outside the package.
+
+    Raises ValueError for what is not allowed, by name.
+    """
     from tyler.config.files import load_config
 
-    return load_config(config, overrides)
+    return load_config(config, overrides, kind)
 
 
 def load_reasoner(model: str, decoding: Decoding, placement: Placement) -> Loaded:

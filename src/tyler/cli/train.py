@@ -4,43 +4,29 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
 from tyler.cli.options import ConfigName, Overrides, load_settings
 from tyler.evaluation.options import OptionalFolder, OptionalNumber
-from tyler.reasoners.table import TRAININGS
+from tyler.reasoners.table import TRAININGS, Training, find_training
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
 
-    MethodName = str
-else:
-    MethodName = Literal["stage1", "stage2", *TRAININGS]
-
 logger = logging.getLogger(__name__)
 
-
-STAGES = {
-    "stage1": "Stage 1 of Tyler: the operators, on solution traces, with the backbone frozen",
-    "stage2": "Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
-}
-WEAVER = "memgen"
-FROM_WEAVER = [name for name, trainer in TRAININGS.items() if trainer.needs_start]
-STARTS = {"stage2": "stage1"} | dict.fromkeys(FROM_WEAVER, WEAVER)
-"""By method: the one whose run it starts from."""
-
-METHODS = STAGES | {name: trainer.about for name, trainer in TRAININGS.items()}
-METHOD = "One of " + ", ".join(f"{name} ({about})" for name, about in METHODS.items()) + "."
+STAGES = ("stage1", "stage2")
+KNOWN = ", ".join(f"{name} ({training.about})" for name, training in TRAININGS.items())
+METHOD = f"One of {KNOWN}; or a method of your own, FILE.py:NAME."
 
 
 def train(
-    method: Annotated[Positional[MethodName], arg(metavar="METHOD", help=METHOD)],
+    method: Annotated[Positional[str], arg(metavar="METHOD", help=METHOD)],
     config: ConfigName,
     start: OptionalFolder = None,
     output: OptionalFolder = None,
@@ -66,28 +52,22 @@ def train(
         lock: With --no-lock, on a file system without locks: make sure that only one process writes the directory.
         quiet: Print warnings only, no progress and no summary.
     """
-    if start is not None and method not in (continuable := ("stage1", *STARTS)):
-        wanted = ", ".join(continuable)
+    training = find_training(method)
+    if start is not None and training.start is None and method != "stage1":
+        wanted = ", ".join(("stage1", *(name for name, other in TRAININGS.items() if other.start)))
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
-    settings = _settings(config, overrides, lock)
+    settings = _settings(config, overrides, lock, training)
     if _rehearsed(method, settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, method)
-    start = start or (run_directory(config, STARTS[method]) if method in STARTS else None)
+    start = start or (run_directory(config, training.start) if training.start else None)
     more = {} if start is None else {"start": start}
-
-    def run() -> None:
-        _loop(method)(settings, output=output, resume=resume, **more)
-
     title = f"Stage {method[-1]} of {config}" if method in STAGES else f"{method} of {config}"
-    _carry_out(run, title, output, _following(method, config, output, settings, overrides), quiet)
-
-
-def _loop(method: str) -> Callable[..., object]:
-    if method in STAGES:
-        loop: Callable[..., object] = import_module(f"tyler.training.{method}").run
-        return loop
-    return TRAININGS[method].load()
+    with quietly(quiet):
+        logger.info("%s, in %s: loading ...", title, output)
+        training.load()(settings, output=output, resume=resume, **more)
+        for line in _closing(title, output, _following(method, config, output, settings, overrides)):
+            logger.info("%s", line)
 
 
 def _following(
@@ -96,30 +76,19 @@ def _following(
     """The commands to run after a training: the methods that start from it, its evaluation, and a question to it."""
     start = [] if output == run_directory(config, method) else ["--start", str(output)]
     dotted = _dotted(overrides, "stage1" if method == "stage1" else None)
-    later = [name for name, first in STARTS.items() if first == method]
-    if method in FROM_WEAVER:  # each may also continue the one before it
-        later, start = FROM_WEAVER[FROM_WEAVER.index(method) + 1 :], ["--start", str(output)]
+    later = [name for name, training in TRAININGS.items() if training.start == method]
+    if method == "memgen-weaver-grpo":  # the trigger may continue it too
+        later, start = ["memgen-trigger"], ["--start", str(output)]
     following: list[Sequence[str]] = [["tyler train", name, config, *start, *dotted] for name in later]
     if method != "stage1":
-        following.append(_evaluating(output, settings))
-    return [*following, _asking(output)]
-
-
-def _carry_out(
-    train: Callable[[], None], title: str, output: Path, following: Sequence[Sequence[str]], quiet: bool
-) -> None:
-    """Train, and say before it what and where, and after it what was saved, the best step and the commands to run next.
-
-    Each of `following` is a command and its arguments.
-    """
-    with quietly(quiet):
-        logger.info("%s, in %s: loading ...", title, output)
-        train()
-        for line in _closing(title, output, following):
-            logger.info("%s", line)
+        evaluation = settings.evaluation
+        data = [] if evaluation.path is None else ["--data", evaluation.path]
+        following.append(["tyler eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data])
+    return [*following, ["tyler solve", str(output), "QUESTION"]]
 
 
 def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:
+    """What was saved, the best step, and the commands to run next, each with its arguments."""
     from tyler.runs.checkpoints import BEST, CHECKPOINTS, best_so_far, latest_checkpoint
 
     lines = [f"{title} is trained: {latest_checkpoint(output)}"]
@@ -136,19 +105,9 @@ def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
     return [part for key, _, value in kept for part in (f"--{key}", value)]
 
 
-def _evaluating(output: Path, settings: Config) -> list[str]:
-    evaluation = settings.evaluation
-    data = [] if evaluation.path is None else ["--data", evaluation.path]
-    return ["tyler eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data]
-
-
-def _asking(output: Path) -> list[str]:
-    return ["tyler solve", str(output), "QUESTION"]
-
-
-def _settings(config: str, overrides: Sequence[str], lock: bool) -> Config:
+def _settings(config: str, overrides: Sequence[str], lock: bool, training: Training) -> Config:
     """The config of a training; warns about settings that have no effect."""
-    settings = load_settings(config, overrides if lock else [*overrides, "checkpoints.lock=false"])
+    settings = load_settings(config, overrides if lock else [*overrides, "checkpoints.lock=false"], training.config)
     if settings.decoding.temperature > 0:
         logger.warning(
             "decoding.temperature = %g is not read in training: rollouts are sampled at grpo.temperature, and "
@@ -171,12 +130,14 @@ def _rehearsed(method: str, settings: Config, dry_run: bool, tokenizer: Path | N
         if tokenizer is not None or length is not None:
             raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")
         return False
+    if method not in TRAININGS:
+        raise ValueError(f"--dry-run rehearses {', '.join(TRAININGS)}; try {method} with one step of its loop")
     from tyler.planning import dry_run as rehearsal
 
     rehearsal.run(settings, tokenizer, length, "stage1" if method in STAGES else method)
     return True
 
 
-def run_directory(config: str, stage: str) -> Path:
+def run_directory(config: str, method: str) -> Path:
     """Where a training command writes unless told otherwise."""
-    return Path("runs") / f"{Path(config).name.removesuffix('.yaml')}-{stage}"
+    return Path("runs") / f"{Path(config).name.removesuffix('.yaml')}-{method.rpartition(':')[2]}"

@@ -40,21 +40,25 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load_config(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind: type[Config] | None = None) -> Config:
     """The config in a YAML file, or of a preset by name, with overrides such as `grpo.kl_weight=0.01` on top.
 
     A file may say `extends: NAME` (a preset, or a file beside it) and then states only what differs. What no file
-    says has the paper's value. Raises ConfigError for anything that cannot be used.
+    says has the paper's value. `kind` is that of a method outside the package: a Config with a section of its own.
+    Raises ConfigError for anything that cannot be used.
     """
-    settings = _merge(Config().model_dump(mode="json"), _read_layers(_find(path_or_preset), ()))
-    for override in overrides:
-        settings = _override(settings, override)
-    return _validate(settings, str(path_or_preset))
+    return _resolved(kind or Config, _read_layers(_find(path_or_preset), ()), overrides, str(path_or_preset))
+
+
+def load_run_config(file: Path, overrides: Sequence[str] = ()) -> Config:
+    """The config that a run wrote, without the sections of a method outside the package. Raises ConfigError."""
+    known = {key: value for key, value in _read_layers(file, ()).items() if key in Config.model_fields}
+    return _resolved(Config, known, overrides, str(file))
 
 
 def parse_config(text: str) -> Config:
     """The config in YAML text, as `dump` writes it. Raises ConfigError."""
-    return _validate(_merge(Config().model_dump(mode="json"), _parse_yaml(text, "the config")), "the config")
+    return _resolved(Config, _parse_yaml(text, "the config"), (), "the config")
 
 
 def dump(config: Config) -> str:
@@ -162,13 +166,16 @@ def _replace_at(settings: Any, location: tuple[str, ...], path: tuple[str, ...],
     return {**section, first: _replace_at(section.get(first), *below, value)}
 
 
-def _validate(settings: dict[str, Any], source: str) -> Config:
+def _resolved(kind: type[Config], given: dict[str, Any], overrides: Sequence[str], source: str) -> Config:
+    settings = _merge(kind().model_dump(mode="json"), given)
+    for override in overrides:
+        settings = _override(settings, override)
     # As JSON, because pydantic's strict mode takes a list for a tuple and a mapping for a dataclass only there.
     try:
-        return Config.model_validate_json(json.dumps(settings, default=str))
+        return kind.model_validate_json(json.dumps(settings, default=str))
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        problems = [_explain(fault["type"], fault["loc"], fault["input"], fault["msg"]) for fault in _causes(errors)]
+        problems = [_explain(kind, fault) for fault in _causes(errors)]
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
 
 
@@ -185,23 +192,24 @@ def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     ]
 
 
-def _explain(kind: str, location: tuple[int | str, ...], value: Any, message: str) -> str:
+def _explain(kind: type[Config], fault: ErrorDetails) -> str:
+    location = fault["loc"]
     key = ".".join(map(str, location))
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"there is no key {key!r}{suggest(str(location[-1]), _keys_of(location[:-1]))}"
-    if kind == "missing":
+    if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"there is no key {key!r}{suggest(str(location[-1]), _keys_of(kind, location[:-1]))}"
+    if fault["type"] == "missing":
         return f"{key} is missing"
-    reason = message.removeprefix("Value error, ").removeprefix("Input ")
-    if kind == "value_error":
+    reason = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if fault["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
-    return f"{key} = {json.dumps(value)}: {reason}"
+    return f"{key} = {json.dumps(fault['input'])}: {reason}"
 
 
-def _keys_of(location: tuple[int | str, ...]) -> list[str]:
+def _keys_of(kind: type[Config], location: tuple[int | str, ...]) -> list[str]:
     """The keys allowed at a place in a config that is known to exist."""
     if location and location[0] == "operators":
         return [field.name for field in fields(Operator)]
-    section: type[BaseModel] = Config
+    section: type[BaseModel] = kind
     for name in location:
         if isinstance(name, str):
             section = sections_in(section.model_fields[name].annotation)[0]

@@ -1,13 +1,16 @@
-"""The sections of the training loops: both stages, GRPO, and the baselines that train."""
+"""The sections of the training loops: both stages, rewards and GRPO, and what every loop shares.
+
+A method that has more than these says so in its own package (`reasoners/memgen/settings.py`).
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from tyler.config.sections import MAX_BATCH, BatchSize, Count, LoraConfig, Rate, Section, Seed, Share, Weight
+from tyler.config.sections import MAX_BATCH, BatchSize, Count, NonNegative, Rate, Section, Seed, Share, Weight
 
 RewardScale = Literal["group", "batch", "none"]
 LossName = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
@@ -72,7 +75,7 @@ class OptimizationConfig(Section):
     """AdamW's decoupled decay."""
     max_grad_norm: Rate = 1.0
     """Gradients of a larger norm are scaled down to it."""
-    max_skipped: Annotated[int, Field(ge=0)] = 10
+    max_skipped: NonNegative = 10
     """Updates in a row that may be skipped because the loss or its gradient is not finite; one more ends the run."""
     eval_every: Count | None = None
     """Steps between evaluations on the development split, by which the best checkpoint is chosen; null for none."""
@@ -155,13 +158,6 @@ class Stage1Config(TracesConfig):
         return self
 
 
-class MemGenLoraConfig(LoraConfig):
-    """The shape of MemGen's LoRAs, of weaver and trigger. Dropout acts in supervised training only."""
-
-    rank: Count = 16
-    alpha: Count = 32
-
-
 class RewardConfig(Section):
     """One reward: a built-in one by its `name`, or a function of one's own by its `path`.
 
@@ -176,7 +172,7 @@ class RewardConfig(Section):
     """FILE.py:FUNCTION, or package.module:FUNCTION, with TRL's signature (docs/rewards.md)."""
     weight: float = 1.0
     """What it is multiplied by; 0 only reports it."""
-    free: Annotated[int, Field(ge=0)] = 0
+    free: NonNegative = 0
     """Of `length`: visible tokens that cost nothing."""
     sha256: str | None = None
     """Of the source that `path` named when the run was started; filled in by the run."""
@@ -211,7 +207,7 @@ class ObjectiveConfig(Section):
     """Whether the ratio is that of each action, or the geometric mean of the answer's (sequence, as in GSPO)."""
     mask_truncated: bool = False
     """Whether answers that were cut off teach nothing; they stay in their group's mean."""
-    redraws: Annotated[int, Field(ge=0)] = 0
+    redraws: NonNegative = 0
     """How often groups without spread are replaced by groups of other problems, as in DAPO's dynamic sampling."""
     correction: Correction = "token"
     """Importance weights of what the engine sampled against what the learner computes: by action or answer, or none.
@@ -233,69 +229,6 @@ class ObjectiveConfig(Section):
     on_fault: Literal["leave_out", "resample"] = "leave_out"
     """What becomes of an answer that could not be judged (a time-out, no sandbox, an unreadable gold answer): it is
     left out of its group, or drawn again first."""
-
-
-class MemGenGrpoConfig(OptimizationConfig, ObjectiveConfig):
-    """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
-
-    max_new_tokens: Count = 2048
-    """Visible tokens an answer may have."""
-
-
-class MemGenTriggerConfig(MemGenGrpoConfig):
-    """GRPO of the trigger: the weaver is frozen, the loss is at consulted positions only."""
-
-    token_temperature: Weight = 0.0
-    """Of the visible tokens, which are not learned; 0 is greedy, as in the release."""
-
-
-class MemGenConfig(Section):
-    """The baseline MemGen: latents after the prompt, and after delimiters where the trigger agrees."""
-
-    prompt_latents: Count = 8
-    """Latents of the block after the prompt."""
-    inference_latents: Count = 8
-    """Latents of every block after a delimiter."""
-    max_insertions: Annotated[int, Field(ge=0)] = 5
-    """K: at most this many blocks after delimiters; the block after the prompt is not counted."""
-    trigger_at_prompt: bool = False
-    """Whether an active trigger decides on the prompt block too, as in the release; else that is always there."""
-    lora: MemGenLoraConfig = MemGenLoraConfig()
-    weaver: TracesConfig = TracesConfig()
-    """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
-    weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()
-    trigger: MemGenTriggerConfig = MemGenTriggerConfig()
-
-
-class SoftCotConfig(TracesConfig):
-    """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
-
-    epochs: Rate | None = 10.0
-    batch_size: BatchSize = 4
-    learning_rate: Rate = 2e-5
-    assistant: str | None = None
-    """The frozen model that thinks; null for the backbone itself."""
-    num_thoughts: Count = 32
-    """N in training."""
-    eval_thoughts: Count = 4
-    """N at evaluation."""
-    request: str = (
-        "Another model has to solve the problem below. Answer with {n} tokens that help it most.\n\nProblem: {problem}"
-    )
-    """What the assistant is asked."""
-    learn_header: bool = True
-    """Whether the header of the assistant's turn is learned too, as in the release; decoding has it in the prompt."""
-    hint: str = (
-        "An assistant left the following tokens as help. Use them where they are right, and do not rely on them."
-    )
-    """What the backbone reads in front of the thoughts; empty for nothing."""
-
-    @field_validator("request")
-    @classmethod
-    def _request_has_the_problem(cls, request: str) -> str:
-        if "{problem}" not in request:
-            raise ValueError("the text has no {problem}, the place of the problem")
-        return request
 
 
 class CalibrationConfig(Section):
@@ -334,57 +267,9 @@ class GrpoConfig(ObjectiveConfig):
 
     kl_weight: Weight = 0.03
     """beta: the weight of the KL term."""
-    budget: Annotated[int, Field(ge=0)] = 5
+    budget: NonNegative = 5
     """B_O: invocations that cost nothing."""
     budget_weight: Weight = 0.1
     """lambda: what each further invocation of a success costs."""
     anchor_weight: Weight = 0.1
     """alpha: the weight of the anchored loss on invocations."""
-
-
-class Loops(Section):
-    """A section for every training loop, and for the objective of those that learn from rewards."""
-
-    stage1: Stage1Config = Stage1Config()
-    stage2: Stage2Config = Stage2Config()
-    grpo: GrpoConfig = GrpoConfig()
-    rewards: Annotated[tuple[RewardConfig, ...], Field(min_length=1)] = (
-        RewardConfig(name="verifier"),
-        RewardConfig(name="budget"),
-    )
-    """What answers are rewarded for: the sum of these, each times its weight."""
-    sft: TracesConfig = TracesConfig()
-    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
-    memgen: MemGenConfig = MemGenConfig()
-    softcot: SoftCotConfig = SoftCotConfig()
-
-    @field_validator("rewards")
-    @classmethod
-    def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
-        titles = [reward.title for reward in rewards]
-        if repeated := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
-        if all(reward.weight == 0 for reward in rewards):
-            raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
-        return rewards
-
-    @property
-    def loops(self) -> dict[str, OptimizationConfig]:
-        """The settings of every training loop, by section."""
-        memgen = self.memgen
-        return {
-            "stage1": self.stage1,
-            "stage2": self.stage2,
-            "sft": self.sft,
-            "softcot": self.softcot,
-            "memgen.weaver": memgen.weaver,
-            "memgen.weaver_grpo": memgen.weaver_grpo,
-            "memgen.trigger": memgen.trigger,
-        }
-
-    def rows(self, section: str) -> int:
-        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
-        loop = self.loops[section]
-        if isinstance(loop, Stage2Config):
-            return loop.batch_size * self.grpo.group_size
-        return loop.batch_size * (loop.group_size if isinstance(loop, MemGenGrpoConfig) else 1)

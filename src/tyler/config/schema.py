@@ -6,6 +6,7 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,15 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from tyler.boundaries.rules import check_rules
-from tyler.config.loops import Loops
+from tyler.config.loops import (
+    GrpoConfig,
+    ObjectiveConfig,
+    OptimizationConfig,
+    RewardConfig,
+    Stage1Config,
+    Stage2Config,
+    TracesConfig,
+)
 from tyler.config.sections import (
     BackboneConfig,
     CheckpointsConfig,
@@ -28,23 +37,32 @@ from tyler.config.sections import (
     suggest,
 )
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.reasoners.memgen.settings import MemGenConfig
+from tyler.reasoners.softcot.settings import SoftCotConfig
 from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
 
-class Trained(Section):
-    """What is trained, and on which problems."""
+class Config(Section):
+    """All settings of one run: what is trained, a section for every training loop, and everything around them."""
 
     backbone: BackboneConfig = BackboneConfig()
     operators: Annotated[tuple[Operator, ...], Field(min_length=1)] = PAPER_OPERATORS
     """In the order of their action ids."""
     lora: LoraConfig = LoraConfig()
     data: DataConfig = DataConfig()
-
-
-class Config(Loops, Trained):
-    """All settings of one run: what is trained, by which loops, and everything around them, in this order."""
-
+    stage1: Stage1Config = Stage1Config()
+    stage2: Stage2Config = Stage2Config()
+    grpo: GrpoConfig = GrpoConfig()
+    rewards: Annotated[tuple[RewardConfig, ...], Field(min_length=1)] = (
+        RewardConfig(name="verifier"),
+        RewardConfig(name="budget"),
+    )
+    """What answers are rewarded for: the sum of these, each times its weight."""
+    sft: TracesConfig = TracesConfig()
+    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
+    memgen: MemGenConfig = MemGenConfig()
+    softcot: SoftCotConfig = SoftCotConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
@@ -56,6 +74,16 @@ class Config(Loops, Trained):
     def _operator_names_differ(cls, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         check_rules(operators)
         return check_operators(operators)
+
+    @field_validator("rewards")
+    @classmethod
+    def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
+        titles = [reward.title for reward in rewards]
+        if repeated := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
+        if all(reward.weight == 0 for reward in rewards):
+            raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
+        return rewards
 
     @model_validator(mode="after")
     def _first_insertion_is_an_operator(self) -> Config:
@@ -90,6 +118,18 @@ class Config(Loops, Trained):
                     f"{section}.micro_batch_size = {given}: a step has {step}; set at most {rows}, or null for all"
                 )
         return self
+
+    @property
+    def loops(self) -> dict[str, OptimizationConfig]:
+        """The settings of every training loop, by section: `stage1`, `memgen.weaver`."""
+        return dict(_loops_in(self))
+
+    def rows(self, section: str) -> int:
+        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
+        loop = self.loops[section]
+        if isinstance(loop, Stage2Config):
+            return loop.batch_size * self.grpo.group_size
+        return loop.batch_size * (loop.group_size if isinstance(loop, ObjectiveConfig) else 1)
 
     @property
     def prompt(self) -> Prompt:
@@ -139,6 +179,14 @@ class Config(Loops, Trained):
         if held_out != () and not any(_covers(entry, evaluated) for entry in sets):
             sets.append(evaluated)
         return [*sets, replace(development, optional=True)] if development else sets
+
+
+def _loops_in(section: Section) -> Iterator[tuple[str, OptimizationConfig]]:
+    for name, value in section:
+        if isinstance(value, OptimizationConfig):
+            yield name, value
+        elif isinstance(value, Section):
+            yield from ((f"{name}.{below}", loop) for below, loop in _loops_in(value))
 
 
 def _split(data: MoreDataConfig) -> str | None:

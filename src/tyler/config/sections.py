@@ -18,11 +18,13 @@ MAX_BATCH = 2**16
 """More examples than any step learns from: a larger number is a slip, and would take minutes to be found out."""
 
 Count = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
 BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 TaskName = Annotated[str, AfterValidator(task_name)]
 Weight = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Linear = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """The linear maps of a decoder layer, by the names that all supported families give them."""
@@ -172,7 +174,7 @@ class DecodingConfig(Section):
     """Actions an answer may have: visible tokens and invocations."""
     temperature: Weight = 0.0
     """Of the choice of an action; 0 is greedy, as in the paper."""
-    budget: Annotated[int, Field(ge=0)] | None = None
+    budget: NonNegative | None = None
     """A hard cap on invocations; null for none, 0 for no operators."""
     slots: Count = 16
     """Trajectories decoded at once."""
@@ -207,7 +209,7 @@ class CheckpointsConfig(Section):
     lock: bool = True
     """Whether the run's directory is locked while it is written; false (`--no-lock`) where its file system has no
     locks, and then nothing keeps a second process from writing it."""
-    trajectories: Annotated[float, Field(ge=0, le=1)] = 1.0
+    trajectories: Share = 1.0
     """The share of a step's rollouts that trajectories.jsonl.gz keeps, spread evenly; 0 for no file."""
 
 

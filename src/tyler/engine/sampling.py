@@ -105,17 +105,19 @@ def masked_logits(
     vocab_size: int,
     allowed: tuple[tuple[bool, ...], ...],
     temperatures: tuple[float, ...],
+    out: Tensor | None = None,
 ) -> Float[Tensor, "batch actions"]:
     """logits / temperature over V', with operators at -inf in the rows that may not invoke them; over V where none may.
 
-    What changes nothing is not copied.
+    What changes nothing is not copied, nor is anything where `out` is `logits`.
     """
-    scaled = logits if set(temperatures) == {1.0} else logits / constants(temperatures, logits.device)[:, None]
+    scales = constants(temperatures, logits.device)[:, None]
+    scaled = logits if set(temperatures) == {1.0} else torch.div(logits, scales, out=out)
     if not any(map(any, allowed)):
         return scaled[:, :vocab_size]
     if all(map(all, allowed)):
         return scaled
-    masked = scaled.clone() if scaled is logits else scaled
+    masked = scaled.clone() if scaled is logits and out is None else scaled
     masked[:, vocab_size:].masked_fill_(~constants(allowed, logits.device), NEVER)
     return masked
 

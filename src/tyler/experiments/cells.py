@@ -41,8 +41,6 @@ SEEDED = tuple(Config().loops)
 SECTIONS = {
     UNTRAINED: (),
     "merge": (),
-    "stage1": ("operators", "lora", "stage1"),
-    "stage2": ("lora", "stage2", "grpo", "rewards", "decoding"),
     **{name: trainer.reads for name, trainer in TRAININGS.items()},
 }
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""

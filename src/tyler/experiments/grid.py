@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.atomic_files import atomic_write
 from tyler.tasks import Problem
 from tyler.tasks.task import GradeOptions
-from tyler.training import merging, stage1, stage2
+from tyler.training import merging
 
 SLOTS = 32
 """Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
@@ -229,8 +229,7 @@ def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
         if not folder.exists():  # it appears complete or not at all
             merging.run(start, folder)
         return
-    stages: dict[str, Callable[..., Any]] = {"stage1": stage1.run, "stage2": stage2.run}
-    run = stages[method] if method in stages else TRAININGS[method].load()
+    run = TRAININGS[method].load()
     run(config, output=folder, resume=(folder / "config.yaml").exists(), **({} if start is None else {"start": start}))
 
 

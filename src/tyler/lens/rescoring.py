@@ -74,7 +74,7 @@ def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn 
     for start in range(0, len(answers), rows):
         part = answers[start : start + rows]
         with turn():
-            packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
+            packed = pack(model.backbone, [trajectory for trajectory, _ in part])
             hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
             for row, (trajectory, index) in enumerate(part):
                 scored.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))

@@ -142,7 +142,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
             "command": command_of(start),
         }
     read_by = {prefix: set(metrics.sections) for prefix, metrics in every_metrics().items()}
-    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by[run.loop]
+    unread = set() if run.loop is None else set().union(*read_by.values()) - read_by.get(run.loop, set())
     changed = _differing({"here": run.config, "default": Config().model_dump(mode="json")})
     drawn = panels(run.metrics, run.budget)
     return {

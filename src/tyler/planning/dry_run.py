@@ -22,9 +22,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.loops import MemGenGrpoConfig, Stage2Config
+from tyler.config.loops import Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import Section
+from tyler.engine.native.packing import can_pack
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
@@ -32,6 +33,7 @@ from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import learners, memory, steps
 from tyler.planning.memory import Parts, Shape, count_parameters
 from tyler.planning.plan import GIB, by_part, parameter_table, predicted
+from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import prompt_ids
@@ -168,7 +170,7 @@ def rehearse(
         stage2(trainer.model, [problem] * CALIBRATION, short, meter)
     learned = steps.planned_step(shape, short, method).trained
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
-    expected = predicted(shape, short, element)
+    expected = predicted(shape, short, element, meter.device.type == "cpu" and can_pack(backbone.dtype))
     for phase in meter.phases[1:]:
         phase.predicted = expected.get(phase.name, {})
     return report

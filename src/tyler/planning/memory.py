@@ -277,6 +277,24 @@ def rollout_memory(shape: Shape, config: Config, element: int) -> Parts:
     }
 
 
+def packed_weights(shape: Shape, config: Config, element: int) -> Parts:
+    """What a CPU keeps beside the weights once it has decoded (`engine.native.packing`): the head and the maps of a
+    stack, each up to LARGEST bytes. Of a map with a LoRA both views have a copy in float32, and none in half precision.
+    """
+    from tyler.engine.native.packing import LARGEST, SMALLEST
+
+    counts, head = count_parameters(shape, config.lora, config.operators), shape.vocab * shape.dim
+    adapted, total = {sibling for name in config.lora.target_modules for sibling in siblings(name)}, 0
+    if (counts.backbone - (0 if shape.tied else head)) * element <= LARGEST:
+        for names in (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)):
+            size = sum(inputs * outputs for inputs, outputs in map(shape.projections.__getitem__, names))
+            copies = 1 if adapted.isdisjoint(names) else 2 * (element >= FLOAT32)
+            total += shape.layers * copies * size * (size >= SMALLEST)
+    if SMALLEST <= head <= LARGEST // element:
+        total += head
+    return {"packed weights": total * element} if total else {}
+
+
 def calibration_memory(shape: Shape, config: Config, element: int) -> Parts:
     """Psi's start, after a rollout that takes what every rollout takes: its folded maps stay, its caches are gone. The
     state of every decision is kept in float32, and the policy reads answers without gradient: embeddings, residual

@@ -19,7 +19,7 @@ from tyler.config.schema import Config
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
 from tyler.planning.memory import Parameters, Parts, Shape, count_parameters
-from tyler.planning.steps import STEPS, planned_step
+from tyler.planning.steps import DECODING, STEPS, planned_step
 
 MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
@@ -49,6 +49,8 @@ class Device:
     name: str
     memory: float
     half: bool = True
+    packs: bool = False
+    """Whether decoding keeps packed weights beside the others, as on a CPU."""
 
 
 KNOWN = {
@@ -83,9 +85,11 @@ def this_device() -> Device:
     import psutil
     import torch
 
+    from tyler.engine.native.packing import can_pack
+
     if torch.cuda.is_available():
         return Device(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1])
-    return Device("this CPU", psutil.virtual_memory().total, half=False)
+    return Device("this CPU", psutil.virtual_memory().total, half=False, packs=can_pack(torch.float32))
 
 
 def dtype_on(config: Config, device: Device) -> str:
@@ -98,14 +102,20 @@ def dtype_on(config: Config, device: Device) -> str:
 # ----------------------------------------------------------------------------------------------------------- memory
 
 
-def predicted(shape: Shape, config: Config, element: int) -> dict[str, Parts]:
-    """Bytes of every phase by part, at the longest that the config allows."""
-    return {name: phase(shape, config, element) for name, phase in PHASES.items()}
+def predicted(shape: Shape, config: Config, element: int, packs: bool = False) -> dict[str, Parts]:
+    """Bytes of every phase by part, at the longest that the config allows; `packs` as of a Device."""
+    return {name: of_phase(name, shape, config, element, packs) for name in PHASES}
+
+
+def of_phase(phase: str, shape: Shape, config: Config, element: int, packs: bool) -> Parts:
+    """Bytes of one phase by part."""
+    packed = packs and phase.removesuffix(" step") in DECODING
+    return PHASES[phase](shape, config, element) | (memory.packed_weights(shape, config, element) if packed else {})
 
 
 def verdict(shape: Shape, config: Config, phase: str, device: Device) -> str:
     """How a phase stands to a device: it "fits" with MARGIN, is "tight" without it, or does not fit: "no"."""
-    needed = sum(PHASES[phase](shape, config, BYTES[dtype_on(config, device)]).values())
+    needed = sum(of_phase(phase, shape, config, BYTES[dtype_on(config, device)], device.packs).values())
     if MARGIN * needed <= device.memory:
         return "fits"
     return "tight" if needed <= device.memory else "no"
@@ -121,9 +131,9 @@ def run(config: Config, devices: Sequence[str] = ()) -> None:
     console = Console(highlight=False)
     console.print(f"{config.backbone.id}: a plan from shapes alone; nothing was loaded")
     console.print(parameter_table(count_parameters(shape, config.lora, config.operators)))
-    for dtype in dict.fromkeys(dtype_on(config, device) for device in chosen):
-        title = f"memory in {dtype}, at the config's longest (GiB)"
-        console.print(memory_table(predicted(shape, config, BYTES[dtype]), title))
+    for dtype, packs in dict.fromkeys((dtype_on(config, device), device.packs) for device in chosen):
+        title = f"memory in {dtype}{' on a CPU' if packs else ''}, at the config's longest (GiB)"
+        console.print(memory_table(predicted(shape, config, BYTES[dtype], packs), title))
     console.print(device_table(shape, config, chosen))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tyler.config.loops import MemGenGrpoConfig, OptimizationConfig, TracesConfig
+from tyler.config.loops import OptimizationConfig, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
 from tyler.planning.memory import PROMPT, Read, Shape, Step, adapter_size, answer_length, count_parameters
+from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import MicroBatches
 
@@ -40,7 +41,7 @@ def planned_step(shape: Shape, config: Config, method: str) -> Step:
 
 def section_of(method: str) -> str:
     """The section with the steps and batches of a training."""
-    return TRAININGS[method].loop if method in TRAININGS else method
+    return TRAININGS[method].loop
 
 
 def _stage1(shape: Shape, config: Config, section: str) -> Step:
@@ -137,3 +138,5 @@ STEPS = {
     "memgen-trigger": _trigger,
 }
 """Every training, by its name on the command line."""
+DECODING = ("rollout", "calibration", "stage2", "grpo", "memgen-weaver-grpo", "memgen-trigger")
+"""What is decoded before, or in: a CPU has packed weights then."""

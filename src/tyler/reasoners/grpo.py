@@ -20,6 +20,8 @@ from tyler.training.command import (
 from tyler.training.rewards import origins, with_sources
 from tyler.training.stage2 import Stage2Trainer, learner
 
+METRICS = Stage2Trainer.metrics
+
 
 @training_command
 def run(config: Config) -> Prepared[Tyler]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
@@ -23,6 +24,7 @@ from tyler.reasoners.cot import backbone_alone
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Reasoner, Servable
 from tyler.reasoners.table import MAX_NEW_TOKENS, METHODS, OWN, LengthSetting, Method, find_method
 from tyler.reasoners.tyler import TylerReasoner
+from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.prompts import Prompt, Question
 
 Build = Callable[[Any, int], Reasoner]
@@ -117,8 +119,9 @@ class Loaded:
 
 def kind_of(location: str) -> str | None:
     """The method whose checkpoint a location claims to be; None for a Tyler checkpoint, a backbone or a Hub id."""
+    folder = latest_checkpoint(location) or Path(location)
     formats = ((name, find_method(name).checkpoint) for name in METHODS)
-    return next((name for name, own in formats if own is not None and own.recognises(location)), None)
+    return next((name for name, own in formats if own is not None and (folder / own.manifest).is_file()), None)
 
 
 def checkpoint_class(location: str) -> Any:

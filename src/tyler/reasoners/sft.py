@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.runs.metrics import SPEED, Metrics, from_traces
@@ -30,16 +31,21 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 
     def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         rows = [embed_ids(self.backbone, [*trace.prompt_ids, *trace.target_ids[:-1]]) for trace in part]
-        return self.cross_entropy(self.model.policy.decoder, rows, part, num_targets)
+        return -self.logprobs(self.model.policy.decoder, rows, part).sum() / num_targets
 
 
 @training_command
 def run(config: Config) -> Prepared[Tyler]:
     """`tyler train sft`: the policy's LoRA learns on the backbone of the config."""
+    return prepared(config, config.sft, SftTrainer)
+
+
+def prepared(config: Config, loop: TracesConfig, trainer: type[SftTrainer]) -> Prepared[Tyler]:
+    """A new LoRA, and the traces that a loop of this config trains it on."""
     backbone = load_backbone(config)
-    traces, development = load_traces(config, backbone), load_development(config, backbone, config.sft)
-    torch.manual_seed(config.sft.seed)
+    traces, development = load_traces(config, backbone), load_development(config, backbone, loop)
+    torch.manual_seed(loop.seed)
     model = plain_model(config, backbone, "sft")
     model.policy.add_lora(lora_of(config))
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
-    return Prepared(model, origin, SftTrainer(model, traces, config.sft, development).train)
+    return Prepared(model, origin, trainer(model, traces, loop, development).train)

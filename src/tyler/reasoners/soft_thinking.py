@@ -23,24 +23,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
+from tyler.config.sections import Count, NonNegative, PositiveShare, Rate, Share, Weight
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import backbone_alone
-from tyler.reasoners.table import LengthSetting, Method, check_at_least, check_share
+from tyler.reasoners.table import LengthSetting, Method
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class SoftThinkingSettings:
     """The defaults of the release's scripts for its paper.
 
@@ -49,31 +53,17 @@ class SoftThinkingSettings:
     Gumbel runs have `max_topk` 5.
     """
 
-    temperature: float = 0.6
-    top_p: float = 0.95
-    top_k: int = 30
-    min_p: float = 0.001
-    max_topk: int = 10
-    cold_stop_entropy: float = 0.01
-    cold_stop_steps: int = 256
+    temperature: Rate = 0.6
+    top_p: PositiveShare = 0.95
+    top_k: NonNegative = 30
+    min_p: Share = 0.001
+    max_topk: Count = 10
+    cold_stop_entropy: Weight = 0.01
+    cold_stop_steps: Count = 256
     gumbel: bool = False
-    gumbel_temperature: float = 0.5
-    soft_steps: int | None = None
-    answer_marker: str = "\\boxed"
-
-    def __post_init__(self) -> None:
-        for name in ("temperature", "gumbel_temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}; it must be above 0")
-        check_share(top_p=self.top_p)
-        check_at_least(0, top_k=self.top_k, min_p=self.min_p, cold_stop_entropy=self.cold_stop_entropy)
-        check_at_least(1, max_topk=self.max_topk, cold_stop_steps=self.cold_stop_steps)
-        if self.min_p > 1:
-            raise ValueError(f"min_p={self.min_p}; it is a share of the largest probability, at most 1")
-        if self.soft_steps is not None:
-            check_at_least(0, soft_steps=self.soft_steps)
-        if not self.answer_marker:
-            raise ValueError("answer_marker is empty; give the text that an answer begins with")
+    gumbel_temperature: Rate = 0.5
+    soft_steps: NonNegative | None = None
+    answer_marker: Annotated[str, Field(min_length=1)] = "\\boxed"
 
 
 @dataclass

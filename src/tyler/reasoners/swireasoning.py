@@ -30,16 +30,18 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from tyler.config.sections import Count, NonNegative, PositiveShare
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import backbone_alone
-from tyler.reasoners.table import LengthSetting, Method, check_at_least, check_share
+from tyler.reasoners.table import LengthSetting, Method
 from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
@@ -64,7 +66,7 @@ SYMBOLS = (*CHARACTERS, *COMMANDS.split())
 """Where one of these is the token, the step is explicit; of a symbol of several tokens, each of them counts."""
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class SwiReasoningSettings:
     """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set.
 
@@ -74,20 +76,13 @@ class SwiReasoningSettings:
     blank lines for others. `exit_mix` is what a step that turns normal mixes with E[</think>]: s, or E[y].
     """
 
-    a0: float = 1.0
-    b0: float = 0.7
-    window: int = 512
-    max_switches: int | None = None
-    answer_tokens: int = 32
+    a0: PositiveShare = 1.0
+    b0: PositiveShare = 0.7
+    window: NonNegative = 512
+    max_switches: Count | None = None
+    answer_tokens: Count = 32
     close: str | None = None
     exit_mix: Literal["token", "soft"] = "soft"
-
-    def __post_init__(self) -> None:
-        check_share(a0=self.a0, b0=self.b0)
-        check_at_least(0, window=self.window)
-        check_at_least(1, answer_tokens=self.answer_tokens)
-        if self.max_switches is not None:
-            check_at_least(1, max_switches=self.max_switches)
 
 
 @dataclass

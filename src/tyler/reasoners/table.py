@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from tyler.runs.metrics import Metrics
+from tyler.tasks.grading import object_at
 
 # ---------------------------------------------------------------------------------------------------------- methods
 
@@ -32,9 +34,9 @@ MAX_NEW_TOKENS = "max_new_tokens"
 
 @dataclass(frozen=True)
 class CheckpointFormat:
-    """The checkpoints of a method that has its own: what recognises one, and the class that loads it."""
+    """The checkpoints of a method that has its own: the file that each has, and the class that loads it."""
 
-    recognises: Callable[[str], bool]
+    manifest: str
     model: Any
 
 
@@ -82,70 +84,81 @@ class Training:
 
     about: str
     """What it is, for the help."""
-    run: str
-    """Where its function is, as `module:function` in this package."""
+    run: str | Callable[..., Any]
+    """`run(config, output=, resume=)`, with `start=` where it starts from something trained; one of ours by its place
+    in this package, as `module:function`. METRICS of its module says what it logs."""
     loop: str
     """The section of the config with its steps and batches."""
-    reads: tuple[str, ...]
+    reads: tuple[str, ...] = ()
     """What decides what is learned, besides `backbone` and `data`: sections, or settings (`stage1.max_length`)."""
-    needs_start: bool = False
-    """Whether it must start from a trained weaver."""
+    start: str | None = None
+    """The training that it continues."""
+    config: type | None = None
+    """Of a training outside the package: its `Config`, which has a section more."""
 
     def load(self) -> Callable[..., Any]:
-        """`run(config, output=, resume=)`, with `start=` where it starts from something trained."""
+        """The function `run`; its module loads here."""
+        if not isinstance(self.run, str):
+            return self.run
         module, function = self.run.split(":")
-        found: Callable[..., Any] = getattr(import_module(f"tyler.reasoners.{module}"), function)
+        found: Callable[..., Any] = getattr(import_module(f"tyler.{module}"), function)
         return found
-
-
-MEASURED = (
-    *("training.stage1", "training.stage2", "reasoners.sft"),
-    *("reasoners.softcot.sft", "reasoners.memgen.sft", "reasoners.memgen.grpo"),
-)
-"""The modules that say what a training logs, in METRICS."""
-
-
-def every_metrics() -> dict[str, Metrics]:
-    """What each kind of training logs, by the prefix of its keys. Loads all of them, and torch."""
-    found = [import_module(f"tyler.{name}").METRICS for name in MEASURED]
-    return {metrics.prefix: metrics for metrics in found}
 
 
 TRACES = ("operators", "stage1.max_length", "stage1.insertions.max")
 """What decides which traces `training.traces.load_traces` keeps."""
 MEMGEN = ("memgen", "rewards")
+POLICY = ("lora", "stage2", "grpo", "rewards", "decoding")
 
 TRAININGS = {
-    "sft": Training("fine-tuning on the traces of Stage 1", "sft:run", "sft", ("lora", "sft", *TRACES)),
-    "grpo": Training(
-        "Stage 2 on the plain backbone", "grpo:run", "stage2", ("lora", "stage2", "grpo", "rewards", "decoding")
+    "stage1": Training(
+        "Stage 1 of Tyler: the operators, on solution traces, with the backbone frozen",
+        "training.stage1:run", "stage1", ("operators", "lora", "stage1"),
+    ),
+    "stage2": Training(
+        "Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
+        "training.stage2:run", "stage2", POLICY, start="stage1",
+    ),
+    "sft": Training("fine-tuning on the traces of Stage 1", "reasoners.sft:run", "sft", ("lora", "sft", *TRACES)),
+    "grpo": Training("Stage 2 on the plain backbone", "reasoners.grpo:run", "stage2", POLICY),
+    "softcot": Training(
+        "soft thoughts of an assistant in the prompt",
+        "reasoners.softcot.sft:run", "softcot", ("softcot", "stage1.max_length"),
     ),
     "memgen": Training(
-        "MemGen's weaver on the traces of Stage 1", "memgen.sft:run", "memgen.weaver", ("memgen", *TRACES)
+        "MemGen's weaver on the traces of Stage 1",
+        "reasoners.memgen.sft:run", "memgen.weaver", ("memgen", *TRACES),
     ),
     "memgen-weaver-grpo": Training(
-        "GRPO of a trained weaver", "memgen.grpo:run_weaver", "memgen.weaver_grpo", MEMGEN, needs_start=True
+        "GRPO of a trained weaver",
+        "reasoners.memgen.grpo:run_weaver", "memgen.weaver_grpo", MEMGEN, start="memgen",
     ),
     "memgen-trigger": Training(
-        "GRPO of the trigger of a trained weaver", "memgen.grpo:run_trigger", "memgen.trigger", MEMGEN, needs_start=True
+        "GRPO of the trigger of a trained weaver",
+        "reasoners.memgen.grpo:run_trigger", "memgen.trigger", MEMGEN, start="memgen",
     ),
-    "softcot": Training(
-        "soft thoughts of an assistant in the prompt", "softcot.sft:run", "softcot", ("softcot", "stage1.max_length")
-    ),
-}
-
-# --------------------------------------------------------------------------------------------- checks of settings
+}  # fmt: skip
 
 
-def check_at_least(bound: float, **settings: float) -> None:
-    """Raise ValueError for a setting below `bound`."""
-    for name, value in settings.items():
-        if not value >= bound:
-            raise ValueError(f"{name}={value}; it must be {bound} or more")
+@cache
+def find_training(name: str) -> Training:
+    """The training of a name, or at `FILE.py:NAME` or `package.module:NAME`.
+
+    Raises ValueError for any other name, with what kept it from being loaded.
+    """
+    if name in TRAININGS:
+        return TRAININGS[name]
+    try:
+        training = object_at(name)
+    except Exception as error:
+        raise ValueError(f"there is no training {name!r}: {type(error).__name__}: {error}") from error
+    if not isinstance(training, Training):
+        raise ValueError(f"{name!r} is not a tyler.reasoners.table.Training, but a {type(training).__name__}")
+    return training
 
 
-def check_share(**settings: float) -> None:
-    """Raise ValueError for a setting that is not above 0 and at most 1."""
-    for name, value in settings.items():
-        if not 0 < value <= 1:
-            raise ValueError(f"{name}={value}; it must be above 0 and at most 1")
+def every_metrics() -> dict[str, Metrics]:
+    """What each kind of training logs, by the prefix of its keys. Loads all of them, and torch."""
+    modules = {training.load().__module__: None for training in TRAININGS.values()}
+    found = [import_module(module).METRICS for module in modules]
+    return {metrics.prefix: metrics for metrics in found}

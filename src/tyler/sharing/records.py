@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from tyler.config.files import load_config
+from tyler.config.files import load_run_config
 from tyler.config.schema import Config
 from tyler.evaluation.command import sampling_in_words
 from tyler.evaluation.folders import EvaluationRun
@@ -64,7 +64,7 @@ def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
     run = checkpoint.resolve().parent.parent
     if checkpoint.resolve().parent.name != CHECKPOINTS or not (run / CONFIG).is_file():
         return None
-    config = load_config(str(run / CONFIG))
+    config = load_run_config(run / CONFIG)
     names = frozenset(operator.name for operator in manifest.operators)
     started = read_json(run / ENVIRONMENT)
     environment = started[-1] if isinstance(started, list) and started else {}

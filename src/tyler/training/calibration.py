@@ -24,7 +24,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.tasks import Problem
 from tyler.training.micro_batches import CALIBRATION_ROWS
-from tyler.training.replay import pack_for
+from tyler.training.replay import pack
 
 NO_OPERATOR = -1
 
@@ -57,7 +57,7 @@ def collect_decisions(model: Tyler, trajectories: Sequence[Trajectory]) -> Decis
     """Every decision of the policy in finished answers."""
     hidden, token_mass, operator = [], [], []
     for first in range(0, len(trajectories), CALIBRATION_ROWS):
-        packed = pack_for(model.backbone, trajectories[first : first + CALIBRATION_ROWS])
+        packed = pack(model.backbone, trajectories[first : first + CALIBRATION_ROWS])
         states = model.policy.reference_decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
         for row, trajectory in enumerate(trajectories[first : first + CALIBRATION_ROWS]):
             chosen = states[row, packed.decided_at[row, : len(trajectory.actions)]]

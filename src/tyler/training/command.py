@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -78,11 +79,20 @@ def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand
         with distributed.joined(config.devices):
             prepared = prepare(config) if start is None else prepare(config, start=start)
             kept = prepared.config or config
-            with opened_run(kept, output, resume=resume, replace=replace, origin=prepared.origin) as run:
+            origin = prepared.origin | _source_origin(prepare)
+            with opened_run(kept, output, resume=resume, replace=replace, origin=origin) as run:
                 prepared.train(run)
         return prepared.model
 
     return command
+
+
+def _source_origin(prepare: Callable[..., Any]) -> dict[str, str]:
+    """The hash of the file of a method outside the package, which may be edited under its name."""
+    if prepare.__module__.startswith("tyler."):
+        return {}
+    file = Path(inspect.getfile(prepare))
+    return {f"the method's file {file.name}": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
 # --- what a training starts from ------------------------------------------------------------------------------------
@@ -263,7 +273,7 @@ def _opened(
         raise RunError(f"cannot both resume and replace {output}; choose one")
     kept: dict[str, Any] = {"keep_checkpoints": config.checkpoints.keep, "lock": config.checkpoints.lock}
     if resume:
-        run = Run.resume(output, dump(config), defaults_text=dump(Config()), origin=origin, **kept)
+        run = Run.resume(output, dump(config), defaults_text=dump(type(config)()), origin=origin, **kept)
     else:
         run = Run.create(output, dump(config), replace=replace, **kept)
     stack.enter_context(run)

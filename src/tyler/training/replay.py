@@ -54,8 +54,9 @@ def replay_context(
     return torch.cat([*pieces, tokens[start:]]), decided_at
 
 
-def pack(trajectories: Sequence[Trajectory], embed: Callable[[Tensor], Tensor], device: torch.device) -> Packed:
+def pack(backbone: Backbone, trajectories: Sequence[Trajectory]) -> Packed:
     """Pack trajectories for one pass of the learner. Padding is on the right, so a causal pass needs no mask."""
+    embed, device = backbone.embed, backbone.device
     contexts, decided = zip(*(replay_context(trajectory, embed, device) for trajectory in trajectories), strict=True)
 
     def pad(rows: list[Tensor], value: float) -> Tensor:
@@ -115,11 +116,6 @@ def replay_logprobs(
     )
     empty = torch.zeros_like(packed.logprobs)
     return empty.masked_scatter(packed.mask, chosen.logprobs), empty.masked_scatter(packed.mask, chosen.entropy)
-
-
-def pack_for(backbone: Backbone, trajectories: Sequence[Trajectory]) -> Packed:
-    """Pack trajectories with a backbone's own embeddings, on its device."""
-    return pack(trajectories, backbone.embed, backbone.device)
 
 
 def padded(rows: Sequence[Sequence[float]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ from tyler.training.grpo import (
     trajectory_records,
 )
 from tyler.training.policy_losses import AnchoredLoss
-from tyler.training.replay import pack_for, padded, replay_logprobs
+from tyler.training.replay import pack, padded, replay_logprobs
 from tyler.training.rewards import Rewards, origins, with_sources
 from tyler.training.rollouts import NativeRollouts, Rollout
 from tyler.training.sharding import load_settings, shard
@@ -164,7 +164,7 @@ class Stage2Trainer(GrpoTrainer):
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
         policy, recompute = self.model.policy, self.loop.gradient_checkpointing
-        packed = pack_for(self.backbone, [rollout.trajectories[place] for place in places])
+        packed = pack(self.backbone, [rollout.trajectories[place] for place in places])
         return replay_logprobs(policy.decoder, self.backbone.head, policy.psi, packed, recompute=recompute)
 
     @torch.no_grad()
@@ -172,7 +172,7 @@ class Stage2Trainer(GrpoTrainer):
         """Under the policy as Stage 2 began, psi included."""
         if self.config.grpo.kl_weight == 0:
             return None
-        packed = pack_for(self.backbone, [rollout.trajectories[place] for place in places])
+        packed = pack(self.backbone, [rollout.trajectories[place] for place in places])
         decoder = self.model.policy.reference_decoder
         return replay_logprobs(decoder, self.backbone.head, self.reference_psi, packed)[0]
 

@@ -9,6 +9,7 @@ from operator import lt
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -66,15 +67,14 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     def batch_loss(self, part: Sequence[Item], num_targets: int) -> Tensor:
         """The loss of some examples of a batch that has `num_targets` targets in all."""
 
-    def cross_entropy(
-        self, decoder: PreTrainedModel, rows: Sequence[Tensor], part: Sequence[Item], num_targets: int
-    ) -> Tensor:
-        """Of examples whose embedded tokens, without the last, are `rows`: over the batch's targets, as `transformers`
-        has it."""
+    def logprobs(
+        self, decoder: PreTrainedModel, rows: Sequence[Tensor], part: Sequence[Item]
+    ) -> Float[Tensor, " targets"]:
+        """log p of every target of examples whose embedded tokens, without the last, are `rows`."""
         hidden = read_packed(decoder, rows, recompute=self.recomputed)
         states = [row[-len(one.target_ids) :] for row, one in zip(hidden, part, strict=True)]
         targets = torch.tensor([token for one in part for token in one.target_ids], device=self.backbone.device)
-        return -token_logprobs(torch.cat(states), self.backbone.head, targets).sum() / num_targets
+        return token_logprobs(torch.cat(states), self.backbone.head, targets)
 
     def num_positions(self, example: Item) -> int:
         """Positions of an example."""

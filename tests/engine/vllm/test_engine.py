@@ -20,7 +20,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack, replay_logprobs
 
 if TYPE_CHECKING:
     from tyler.engine.vllm.engine import VllmEngine
@@ -193,7 +193,7 @@ def test_each_number_of_actions_ends_where_the_native_engine_ends_it(engine: Vll
 def test_the_learner_replays_what_was_sampled(engine: VllmEngine, model: Tyler) -> None:
     asked = [Request(prompts()[seed % 4], sampling=Sampling(0.7, seed=seed), max_new_tokens=20) for seed in range(12)]
     answers = engine.run(asked)
-    packed = pack_for(model.backbone, answers)
+    packed = pack(model.backbone, answers)
     policy = model.policy
     replayed, _ = replay_logprobs(policy.decoder, model.backbone.head, policy.psi, packed)
     assert (replayed - packed.logprobs)[packed.mask].abs().max() < 1e-4

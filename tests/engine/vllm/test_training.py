@@ -13,13 +13,14 @@ import pytest
 import torch
 from tests import tiny
 
-from tyler.config.loops import CalibrationConfig, GrpoConfig, MemGenGrpoConfig, Stage2Config
+from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.grpo import WeaverGrpo
 from tyler.reasoners.memgen.model import MemGen, Settings
+from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict

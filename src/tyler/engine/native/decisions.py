@@ -62,16 +62,14 @@ def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequen
 def logits_of(
     lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]
 ) -> tuple[Float[Tensor, "rows actions"], Float[Tensor, "rows actions"]]:
-    """Logits over V' at temperature 1, and at each row's with operators only where its policy may invoke them.
-
-    Where no row may, logits over V: the rest would be -inf.
-    """
+    """Logits over V' at temperature 1, for samplers, and at each row's; over V where no policy may invoke operators."""
     allowed = tuple(decision.allowed for decision in decisions)
     scales = tuple(decision.row.request.sampling.scale for decision in decisions)
     logits = lm_head.token_logits(hidden)
     if any(map(any, allowed)):
         logits = lm_head.policy.with_operators(logits, hidden)
-    return logits, masked_logits(logits, lm_head.vocab_size, allowed, scales)
+    kept = any(decision.row.request.sampler for decision in decisions)
+    return logits, masked_logits(logits, lm_head.vocab_size, allowed, scales, None if kept else logits)
 
 
 def alternatives(logits: Float[Tensor, "rows actions"], vocab_size: int, wanted: Sequence[int]) -> list[Top]:

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.engine.base import longest_prompt
@@ -24,6 +23,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, num_insertions
+from tyler.reasoners.memgen.settings import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.sft import load_start, replayed_logprobs, trained_weaver
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.metrics import GREEDY, Metrics, from_rewards

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from safetensors.torch import save_file
 from torch import Tensor
 
 from tyler.config.engine_choice import NATIVE, EngineChoice, EngineName
+from tyler.config.sections import NonNegative
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import Build, SharedEngine
@@ -43,7 +45,7 @@ from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
 from tyler.reasoners.reasoner import AnswerSettings, Servable
-from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method, check_at_least
+from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
@@ -63,7 +65,8 @@ class Settings:  # its name is in fingerprints
 
     def __post_init__(self) -> None:
         check_operators(self.operators)
-        check_at_least(0, max_insertions=self.max_insertions)
+        if self.max_insertions < 0:
+            raise ValueError(f"max_insertions={self.max_insertions}; it must be 0 or more")
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -144,7 +147,7 @@ class MemGen(Independent):
         misshapen tensor, and FileNotFoundError for one that is not there.
         """
         folder = latest_checkpoint(location) or Path(location)
-        if not is_memgen(folder):
+        if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
         told = read_manifest(folder / MANIFEST, KINDS)
         loaded = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
@@ -281,24 +284,15 @@ def num_insertions(trajectory: Trajectory) -> int:
     return sum(invocation.operator == INFERENCE for invocation in trajectory.invocations)
 
 
-def is_memgen(location: str | Path) -> bool:
-    """Whether a location claims to be a MemGen checkpoint, or a run with one."""
-    return ((latest_checkpoint(location) or Path(location)) / MANIFEST).is_file()
-
-
 # --- as a method that an evaluation can name --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class MemGenOverrides:
     """What can be changed at evaluation; None is what the checkpoint says. `max_insertions` is K."""
 
-    max_insertions: int | None = None
+    max_insertions: NonNegative | None = None
     trigger_at_prompt: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_insertions is not None:
-            check_at_least(0, max_insertions=self.max_insertions)
 
 
 def reasoner(model: MemGen, settings: MemGenOverrides) -> MemGenReasoner:
@@ -308,5 +302,5 @@ def reasoner(model: MemGen, settings: MemGenOverrides) -> MemGenReasoner:
 
 
 METHOD = Method(
-    MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), CheckpointFormat(is_memgen, MemGen)
+    MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), CheckpointFormat(MANIFEST, MemGen)
 )

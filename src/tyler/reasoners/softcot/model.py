@@ -24,10 +24,12 @@ from typing import cast
 
 import torch
 from jaxtyping import Float
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from tyler.config.sections import Count, NonNegative
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import Request, SoftPrompt
 from tyler.engine.routing import Never
@@ -41,7 +43,7 @@ from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Servable, ignore
-from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method, check_at_least
+from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, prompt_ids
@@ -61,27 +63,21 @@ HERE = "\ue000"
 """Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Wording:
     """What the assistant is asked ({n} and {problem} are filled in), what the backbone reads, and N at evaluation."""
 
     request: str
     hint: str
-    thoughts: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, thoughts=self.thoughts)
+    thoughts: Count
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Placeholders:
     """The tokens in the places of the thoughts: in the backbone's prompt, and in the assistant's turn."""
 
-    backbone: int
-    assistant: int
-
-    def __post_init__(self) -> None:
-        check_at_least(0, backbone=self.backbone, assistant=self.assistant)
+    backbone: NonNegative
+    assistant: NonNegative
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +187,7 @@ class SoftCot(Independent):
 
         Raises CheckpointError for one that does not fit.
         """
-        folder = folder_of(location)
+        folder = latest_checkpoint(location) or Path(location)
         told = read_manifest(folder / MANIFEST, SECTIONS)
         theta = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
         alone, record = told["assistant"] == told["backbone"], told["assistant"]
@@ -245,16 +241,6 @@ SECTIONS = {
 """What softcot.json holds."""
 
 
-def folder_of(location: str | Path) -> Path:
-    """The folder of a checkpoint: the newest of a run, or the location itself."""
-    return latest_checkpoint(location) or Path(location)
-
-
-def is_checkpoint(location: str | Path) -> bool:
-    """Whether a location claims to be a SoftCoT checkpoint, or a run with one."""
-    return (folder_of(location) / MANIFEST).is_file()
-
-
 def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
     """The content of softcot.safetensors."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in projection.state_dict().items()}
@@ -263,15 +249,11 @@ def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
 # --- as a method that an evaluation can name --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class SoftCotSettings:
     """What can be changed at evaluation. `thoughts` None is the number in the checkpoint."""
 
-    thoughts: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.thoughts is not None:
-            check_at_least(1, thoughts=self.thoughts)
+    thoughts: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -314,6 +296,4 @@ def reasoner(model: SoftCot, settings: SoftCotSettings) -> SoftCotReasoner:
     return SoftCotReasoner("softcot", model, thoughts=settings.thoughts or model.wording.thoughts)
 
 
-METHOD = Method(
-    SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(is_checkpoint, SoftCot)
-)
+METHOD = Method(SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(MANIFEST, SoftCot))

@@ -77,7 +77,7 @@ class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
             embeds, places = embed_ids(self.backbone, one.prompt_ids + one.target_ids[:-1]), torch.tensor(one.places)
             thoughts = self.model.thoughts(one.problem, len(places)).to(embeds.dtype)
             rows.append(embeds.index_copy(0, places.to(embeds.device), thoughts))
-        return self.cross_entropy(self.backbone.decoder, rows, part, num_targets)
+        return -self.logprobs(self.backbone.decoder, rows, part).sum() / num_targets
 
 
 def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
