@@ -18,7 +18,7 @@ python=${PYTHON:-python3}
 # What tyler and its tests need, beside torch, transformers, accelerate, peft and what those bring along.
 packages=(
     annotated-types antlr4-python3-runtime beartype docstring-parser gguf iniconfig jaxtyping
-    latex2sympy2-extended math-verify pluggy pydantic pydantic-core pytest typeguard typing-inspection tyro
+    latex2sympy2-extended pluggy pydantic pydantic-core pytest typeguard typing-inspection tyro
     wadler-lindig
 )
 mkdir -p "$folder/packages" "$folder/data"

@@ -201,7 +201,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     request = EvaluationRequest(
         Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7),
         Answering(router=text, budget=2),
-        GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
+        GradeOptions("strict", 5.0, allow_code_execution=True),
     )
     assert benchmarking.arguments == ("model", request)
     assert benchmarking.settings == {"output": None}

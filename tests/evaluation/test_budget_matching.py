@@ -128,7 +128,8 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
     asked: list[Sequence[Problem]] = []
     cost = budget_matching.cost
     monkeypatch.setattr(budget_matching, "cost", lambda reasoner, some: asked.append(some) or cost(reasoner, some))
-    equality = Matching(place / "target", "train", place / "dev.jsonl", match_count=5)
+    equality = Matching(place / "target", "train", place / "dev.jsonl")
+    monkeypatch.setattr(budget_matching, "SEARCHED", 5)
     target = budget_matching.cost_of(read_records(place / "target"))
     assert target > 9
     evaluate(place, "matched", equality, max_new_tokens=64)

@@ -172,7 +172,7 @@ def test_a_server_of_tyler_is_as_the_model_itself(tmp_path: Path) -> None:
     The limit is one that no answer reaches: that of a server counts latents, as usage does.
     """
     model = tmp_path / "mini-tyler"
-    asked = ("--count", "6", "--max-new-tokens", "300", "--no-math-verify", "--quiet")
+    asked = ("--count", "6", "--max-new-tokens", "300", "--quiet")
     assert main(["eval", "mini-tyler", "--output", str(model), *asked]) == 0
     with serving(Tyler.from_pretrained("mini-tyler"), name="mini-tyler", max_new_tokens=300) as server:
         address = ("--endpoint", f"{server.url}/v1", "--model", "mini-tyler")

@@ -127,27 +127,6 @@ def test_samples_that_are_all_alike_are_told(report: Report) -> None:
     assert warnings([Report("m", tuple(varied))]) == []
 
 
-def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Report) -> None:
-    ours = [one.correct for one in report.records]
-    theirs = [True, *ours[1:4], None]
-    assert (ours[0], sum(ours)) == (True, 2)
-    for index, said in enumerate(theirs):
-        report = changed(report, index, math_verify=said)
-    assert warnings([report]) == [], "where it agrees there is nothing to warn of"
-    differing = changed(report, 0, math_verify=False)
-    assert warnings([differing]) == [
-        "Scripted Reasoner: math-verify disagrees on 1 of 2 boxed answers (p0); it accepts 0, we 1"
-    ]
-
-
-def test_what_math_verify_reads_outside_of_boxes_is_no_disagreement_of_graders(report: Report) -> None:
-    for index in range(5):
-        report = changed(report, index, outcome=Outcome.NO_BOX, answer=None, math_verify=index < 2)
-    assert warnings([report]) == [
-        "Scripted Reasoner: math-verify, which reads outside boxes too, accepts 2 answers without a box"
-    ]
-
-
 def test_reports_with_other_families_have_a_table_of_their_own(report: Report) -> None:
     other = Report("other", tuple(replace(one, family="") for one in report.records))
     third = Report("third", tuple(replace(one, family="physics") for one in report.records))

@@ -33,6 +33,6 @@ def test_one_command_grades_the_answers_again_and_their_texts_can_be_read(
     folders: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder in folders:
-        assert main(["grade", str(folder), "--no-math-verify"]) == 0
+        assert main(["grade", str(folder)]) == 0
         assert "graded 501 answers" in (printed := capsys.readouterr().out) and ": 0 verdicts changed" in printed
         assert all("\\boxed{" in (one.text or "") for one in read_records(folder) if one.correct)

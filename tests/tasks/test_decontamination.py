@@ -116,14 +116,6 @@ def config_of(training: str, held_out: str, **data: object) -> Config:
     return parse_config(json.dumps({"data": settings}))
 
 
-def test_a_run_refuses_training_problems_that_are_held_out(files):
-    config = config_of(*files)
-    with pytest.raises(
-        ValueError, match="1 of 3 training problems are held out for evaluation: train-2 = jsonl test-1"
-    ):
-        load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-
-
 def test_a_run_may_leave_them_out_and_says_how_many(files, caplog):
     caplog.set_level("INFO", "tyler")
     config = config_of(*files, on_overlap="drop")

@@ -240,6 +240,25 @@ ANSWERS = {
     "short braces": "{" * 240 + "}" * 240,
     "matrix": r"\begin{pmatrix}" * 30,
     "digits of Unicode": "\u0667\uff17",
+    "sum": "1+" * 50_000 + "1",
+    "groups": "{" * 900 + "7" + "}" * 900,
+    "parentheses": "(" * 900 + "x" + ")" * 900,
+    "tower": "9^" * 190 + "9",
+    "wide powers": "9^{999}" * 50,
+    "factorials of factorials": "((9!)!)!",
+    "many factorials": "170!" + r" \cdot 170!" * 30,
+    "binomial": r"\binom{99999999999}{5555555555}",
+    "wide binomial": r"\binom{10000}{5000}",
+    "fractions": r"\frac{1}{" * 30 + "x" + "}" * 30,
+    "functions": r"\sin" * 90 + "2",
+    "inverse functions": r"\sin^" * 70 + "2",
+    "power of a sum": "(x+y+z+1)^{1000}",
+    "periods": r"0.\overline{" * 30 + "}" * 30,
+    "left": r"\left" * 300,
+    "unions": r"(1,2)\cup" * 200 + "(1,2)",
+    "signs of lists": r"\pm 1 " * 200,
+    "relations": "x<" * 900 + "x",
+    "or": "or " * 600,
 }
 HOSTILE |= {name: f"So \\boxed{{{answer}}}." for name, answer in ANSWERS.items()}
 GOLDS = {"gpqa": ["D"], "theoremqa": ["7", "7.0", "[7, 7]", "true", '"(c)"']}
@@ -304,33 +323,6 @@ def test_settings_reach_the_task(monkeypatch):
     )
     grade("gsm8k", r"\boxed{7}", "7", mode="strict", deadline=2, allow_code_execution=True)
     assert seen == [GradeOptions("strict", 2, allow_code_execution=True)]
-
-
-@pytest.mark.parametrize(
-    ("task", "gold", "answer", "ours", "theirs"),
-    [
-        ("math500", r"\frac{1}{2}", "0.5", True, True),
-        ("math500", "(1,2)", r"\{1,2\}", False, True),
-        ("gsm8k", "18", "18", True, True),
-        ("gsm8k", "18", "19", False, False),
-        ("svamp", "145", "145", True, True),
-        ("jsonl", "5", "3+2", False, True),
-        ("openr1", "x^2", "x*x", True, True),
-        ("theoremqa", "[1, 2]", "[1, 2]", True, True),
-        ("theoremqa", "0.5", "0.51", True, False),
-        # no mathematics
-        ("theoremqa", "true", "yes", True, None),
-        ("theoremqa", '"(a)"', "(a)", True, None),
-        ("theoremqa", "{", "5", False, None),
-        ("gpqa", "B", "B", True, None),
-        ("mini", "5", "5", True, None),
-    ],
-)
-def test_math_verify_says_its_own_where_answers_are_mathematics(task, gold, answer, ours, theirs):
-    completion = f"The answer is $\\boxed{{{answer}}}$."
-    verdict = grade(task, completion, gold, math_verify=True)
-    assert (verdict.correct, verdict.math_verify) == (ours, theirs)
-    assert grade(task, completion, gold) == dataclasses.replace(verdict, math_verify=None)
 
 
 # -------------------------------------------------------------------------------------------------------- open thoughts
@@ -401,8 +393,8 @@ def test_the_version_names_the_revision_the_mode_and_the_libraries() -> None:
     names = grader_version("strict")
     assert names["mode"] == "strict" and grader_version()["mode"] == "official"
     assert names["revision"].isdigit()
-    assert {name: names[name] for name in ("sympy", "latex2sympy2_extended", "math-verify")} == {
-        name: version(name) for name in ("sympy", "latex2sympy2_extended", "math-verify")
+    assert {name: names[name] for name in ("sympy", "latex2sympy2_extended")} == {
+        name: version(name) for name in ("sympy", "latex2sympy2_extended")
     }
 
 

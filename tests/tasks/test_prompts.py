@@ -208,10 +208,6 @@ def test_the_system_speaks_first_unless_a_conversation_has_its_own(qwen):
     assert qwen.decode(prompt_ids(qwen, "1 + 1?", prompt)).startswith("<|im_start|>system\nBe brief.<|im_end|>")
 
 
-def test_the_turns_of_qwen_end_with_its_end_token(qwen):
-    assert turn_end(qwen) == qwen.eos_token_id == qwen.convert_tokens_to_ids("<|im_end|>")
-
-
 PLAIN = Prompt(instruction="")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,7 +124,7 @@ def answer_view(
     readings = read_blocks(loaded, answer, others, seed)
     every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
     page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
-    content = [reading.to_dict() for reading in readings]
+    content = [asdict(reading) for reading in readings]
     return View(page, content, as_text(answer.text, answer.invocations), every[:2])
 
 
@@ -137,7 +137,7 @@ def survey_view(loaded: Tyler, name: str, subject: Subject, seed: int, decoding:
     described = f"{len(subject.problems)} of {subject.name}"
     result = survey(loaded, subject.problems, answers=subject.answers, seed=seed, **decoding)
     facts = {"model": name, "problems": described, "answers with operators": str(result.num_problems)}
-    content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
+    content = {"model": name, "problems": described, "version": tyler.__version__, **asdict(result)}
     every = tables.survey_tables(result)
     heading = f"over {result.num_problems} problems, with 95% intervals"
     return View(tables.page(facts, every), content, heading, every[:-1])

@@ -105,13 +105,11 @@ VERDICT = tuple(field.name for field in fields(Verdict))
 class Record(Answer):
     """An answer and the verdict on it: what reports, comparisons and pages are made of.
 
-    `answer` is what the grader read, `reason` why it could not be read or why a program failed. `math_verify` is
-    math-verify's word on the text (None where it was not asked or took too long); it decides nothing.
+    `answer` is what the grader read, `reason` why it could not be read or why a program failed.
     """
 
     outcome: Outcome
     answer: str | None = None
-    math_verify: bool | None = None
     reason: str = ""
 
     @property

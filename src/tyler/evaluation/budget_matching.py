@@ -25,6 +25,8 @@ from tyler.tasks.decontamination import find_overlap
 
 TOLERANCE = 0.1
 """Costs within this share of the target are equal, as in the paper's comparison."""
+SEARCHED = 100
+"""A setting is looked for on at most so many development problems."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def with_setting(loaded: Loaded, matched: Match) -> Loaded:
 def development_problems(matching: Matching, evaluated: Sequence[Problem], data: Path | None) -> list[Problem]:
     """The problems on which a setting is looked for. Raises ValueError when one of them is evaluated."""
     every = load_problems(evaluated[0].task, matching.match_split, path=matching.match_data or data)
-    chosen = every[:: max(1, len(every) // matching.match_count)][: matching.match_count]
+    chosen = every[:: max(1, len(every) // SEARCHED)][:SEARCHED]
     if shared := find_overlap(chosen, evaluated):
         raise ValueError(
             f"{len(shared)} of the {len(chosen)} problems of {matching.match_split!r} are evaluated too, first "

@@ -70,7 +70,7 @@ def run(model: str, request: EvaluationRequest = EvaluationRequest(), *, output:
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
     sets = request.questions.problems()
     for first, *_ in sets.values():  # a grader that will refuse does so before anything is loaded
-        grade(first.task, "", first.answer, **asdict(replace(request.grading, math_verify=False)))
+        grade(first.task, "", first.answer, **asdict(request.grading))
     who = of_server(request) if request.server.endpoint else of_model(model, request, sets, state)
     settings = {**who.settings, "samples": request.answering.samples, "problems": digests(sets)}
     if request.questions.instruction is not None:

@@ -108,12 +108,9 @@ class Questions:
 
     def split_of(self, task: str) -> str:
         """The split of a task that is asked."""
-        from tyler.tasks import find_task
-        from tyler.tasks.task import Generated
+        from tyler.tasks.decontamination import splits_of
 
-        known = find_task(task)
-        own = known.splits if isinstance(known, Generated) else tuple(known.sources)
-        return self.split or next(iter(own), "the whole file")
+        return self.split or next(iter(splits_of(task)), "the whole file")
 
     def description(self, sets: Mapping[str, Sequence[Problem]]) -> str:
         """Which problems these are, and of how many, as in "GSM8K, test: 100 of 1,319"."""
@@ -276,8 +273,6 @@ class Matching:
     """The split on whose problems the setting is looked for."""
     match_data: OptionalFolder = None
     """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
-    match_count: Annotated[int, arg(metavar="N")] = 100
-    """At most so many of its problems."""
 
     def check(self) -> None:
         """Raise ValueError for options that do nothing without `--match`."""
@@ -295,7 +290,7 @@ class EvaluationRequest:
 
     questions: Questions = Questions()
     answering: Answering = Answering()
-    grading: GradeOptions = GradeOptions(math_verify=True)  # noqa: RUF009 - it is frozen
+    grading: GradeOptions = GradeOptions()  # noqa: RUF009 - it is frozen
     matching: Matching = Matching()
     server: EndpointOptions = EndpointOptions()
 

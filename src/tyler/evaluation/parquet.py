@@ -42,7 +42,7 @@ ANSWERS = pa.schema(
 VERDICTS = pa.schema(
     [
         *_NAMES,
-        *(("outcome", _WORD), ("answer", pa.string()), ("math_verify", pa.bool_()), ("reason", _WORD)),
+        *(("outcome", _WORD), ("answer", pa.string()), ("reason", _WORD)),
     ]
 )
 EVALUATIONS = pa.schema(

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.statistics import clustered, pass_at
-from tyler.presentation import counted
 from tyler.tasks import Outcome, ballots, find_task
 
 
@@ -245,15 +244,14 @@ UNSOLVABLE = {
 
 def warnings(reports: Sequence[Report]) -> list[str]:
     """What a reader must know before believing the numbers: gold answers that the grader could not read, problems that
-    were too long to be asked, and answers on which math-verify says otherwise."""
+    were too long to be asked, and samples that are all alike."""
     unsolved = (
         f"{report.name}: {kind}: {len(ids)} ({', '.join(ids[:5])}); {so}"
         for report in reports
         for outcome, (kind, so) in UNSOLVABLE.items()
         if (ids := list(dict.fromkeys(record.id for record in report.records if record.outcome is outcome)))
     )
-    more = (line for report in reports for line in (repeated(report), second_opinion(report)) if line)
-    return [*unsolved, *more]
+    return [*unsolved, *filter(None, map(repeated, reports))]
 
 
 def repeated(report: Report) -> str | None:
@@ -266,26 +264,6 @@ def repeated(report: Report) -> str | None:
         f"{report.name}: the {report.samples} answers to {alike} of {len(texts)} problems are one text each, so "
         f"pass@{report.samples} is nearly pass@1; raise --temperature (soft-thinking: --method-set gumbel=true)"
     )
-
-
-def second_opinion(report: Report) -> str | None:
-    """On how many boxed answers math-verify says otherwise, and how many it would count that have no box; None where it
-    says nothing else."""
-    heard = [record for record in report.records if record.math_verify is not None]
-    boxed = [record for record in heard if record.answer is not None]
-    differing = [record for record in boxed if record.math_verify is not record.correct]
-    unboxed = sum(record.math_verify is True for record in heard if record.answer is None)
-    parts = []
-    if differing:
-        named = ", ".join(record.id for record in differing[:5])
-        accepted = sum(record.math_verify is True for record in boxed)
-        parts.append(
-            f"math-verify disagrees on {len(differing)} of {counted(len(boxed), 'boxed answer')} ({named}); it accepts "
-            f"{accepted}, we {sum(record.correct for record in boxed)}"
-        )
-    if unboxed:
-        parts.append(f"math-verify, which reads outside boxes too, accepts {counted(unboxed, 'answer')} without a box")
-    return f"{report.name}: {'; '.join(parts)}" if parts else None
 
 
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:

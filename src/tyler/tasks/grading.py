@@ -22,9 +22,6 @@ from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task
 
-ENTRY_POINTS = "tyler.tasks"
-"""The entry points by which other packages name tasks of theirs, as `package.module:TASK`."""
-
 
 def _benchmarks() -> dict[str, str]:
     """The modules of `tyler.tasks.benchmarks` by name; none is loaded."""
@@ -33,14 +30,6 @@ def _benchmarks() -> dict[str, str]:
 
 TASKS = _benchmarks()
 """Where each task is: every module has a TASK."""
-
-
-@cache
-def installed() -> dict[str, str]:
-    """The tasks of other packages by name, as `package.module:TASK`; none is loaded. To look takes 0.1 s."""
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS) if entry.name not in TASKS}
 
 
 Gold = str | bool | int | float | list[int] | list[float]
@@ -62,13 +51,10 @@ def task_name(name: str) -> str:
         plain = _aliases().get(plain, plain)
     if plain in TASKS:
         return plain
-    if name in installed():
-        return name
-    known = (*TASKS, *installed())
-    close = get_close_matches(plain, known, n=1, cutoff=0.7)
+    close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise ValueError(
-        f"unknown task {name!r}{hint} known tasks are {', '.join(known)}. A file of your own is "
+        f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}. A file of your own is "
         "--task jsonl --data FILE (task='jsonl', path=)"
     )
 
@@ -79,9 +65,8 @@ def find_task(name: str) -> Task | Generated:
 
 
 def _load(name: str) -> Task | Generated:
-    """The task of this name, of ours or of another package."""
-    module, _, attribute = (TASKS | ({} if name in TASKS else installed()))[name].partition(":")
-    task: Task | Generated = getattr(importlib.import_module(module), attribute or "TASK")
+    """The task of a module in TASKS."""
+    task: Task | Generated = importlib.import_module(TASKS[name]).TASK
     return task
 
 
@@ -148,7 +133,6 @@ def grade(
     allow_code_execution: bool = False,
     allow_unsafe_code_execution: bool = False,
     packages: Sequence[str] = GradeOptions.packages,
-    math_verify: bool = False,
 ) -> Verdict:
     """The verdict on one completion, by the task's own rule: mostly, its last boxed answer against `gold`.
 
@@ -157,9 +141,7 @@ def grade(
     `thought_open` says that the prompt ends in an open `<think>`: the answer is what follows its end, if it has one.
     `mode` is TheoremQA's, `deadline` the seconds that one answer may take. HumanEval runs the completion: only where
     `allow_code_execution` says so, and without a sandbox only where `allow_unsafe_code_execution` does; `packages` are
-    those of this environment that it may import. `math_verify`
-    asks math-verify too, of the whole completion and as long again, where the answers are mathematics; its word decides
-    nothing.
+    those of this environment that it may import.
 
     No completion raises. A wrong call does: ValueError for an unknown task or mode or a deadline that is not positive,
     TypeError for a gold answer of the wrong type, PermissionError where code may not be executed, and SandboxError (an
@@ -174,24 +156,9 @@ def grade(
     text = _gold_text(chosen, gold)
     completion = after_thought(completion, opened=thought_open)
     verdict = _verdict(chosen, completion, text, options)
-    if math_verify:
-        verdict = replace(verdict, math_verify=_math_verify(chosen, completion, text, deadline))
     if truncated and verdict.outcome is Outcome.NO_BOX:
         return replace(verdict, outcome=Outcome.TRUNCATED)
     return verdict
-
-
-def _math_verify(task: Task | Generated, completion: str, gold: str, deadline: float) -> bool | None:
-    """math-verify's word; None where answers are not mathematics, the gold one is unreadable, or it takes too long."""
-    try:
-        latex = None if task.latex is None else task.latex(gold)
-    except UnreadableGoldError:
-        return None
-    if latex is None:
-        return None
-    from tyler.tasks.answers import symbolic
-
-    return symbolic.math_verify(completion, latex, deadline)
 
 
 def _verdict(task: Task | Generated, completion: str, gold: str, options: GradeOptions) -> Verdict:
@@ -237,7 +204,7 @@ def _same(task: str, answer: str, other: str) -> bool:
 
 REVISION = 4
 """Of the graders in this package: raised with every change that may change a verdict."""
-_LIBRARIES = ("sympy", "latex2sympy2_extended", "math-verify")
+_LIBRARIES = ("sympy", "latex2sympy2_extended")
 
 
 def grader_version(mode: Mode = "official") -> dict[str, str]:

@@ -61,13 +61,11 @@ class Outcome(StrEnum):
 class Verdict:
     """The grader's word on one completion: the outcome and the answer it read (None where it found none).
 
-    `math_verify` is what math-verify says of it, where that was asked for and it said something in time. `reason` says
-    why an answer could not be read or a program failed, in words; "" where nothing is to be said.
+    `reason` says why an answer could not be read or a program failed, in words; "" where nothing is to be said.
     """
 
     outcome: Outcome
     answer: str | None = None
-    math_verify: bool | None = None
     reason: str = ""
 
     @property
@@ -127,6 +125,3 @@ class GradeOptions:
     """Run them without a sandbox where this machine has none."""
     packages: tuple[str, ...] = ("numpy",)
     """Packages of this environment that programs may import, beside Python's own; an empty list for none."""
-    math_verify: bool = False
-    """Ask math-verify too, where answers are mathematics; --no-math-verify leaves it out. Its verdict is kept beside
-    ours and decides nothing."""

@@ -66,8 +66,6 @@ class Graded:
     """Whether two answers share a ballot in a majority vote."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
-    latex: Callable[[str], str | None] | None = None
-    """The gold answer as LaTeX, for math-verify: None for one that is not mathematics."""
     aliases: tuple[str, ...] = ()
     """Other names that it goes by, in lower case, without `-`, `_` and spaces."""
     typed_gold: bool = False
@@ -100,11 +98,6 @@ class Generated(Graded):
     """Whose rows the problems are made from; None for a task that reads nothing."""
 
 
-def as_written(gold: str) -> str:
-    """A gold answer that is LaTeX already."""
-    return gold
-
-
 def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
     """A verdict from the last box of a completion, compared by `equal`."""
 
@@ -129,9 +122,8 @@ class Rule(TypedDict):
 
     verdict: Callable[[str, str, GradeOptions], Verdict]
     same: Same
-    latex: Callable[[str], str | None]
 
 
 def mathematical(equal: Equal) -> Rule:
     """How a task grades whose boxed answers are mathematics, compared by `equal`, in votes too."""
-    return Rule(verdict=boxed(equal), same=either_way(equal), latex=as_written)
+    return Rule(verdict=boxed(equal), same=either_way(equal))

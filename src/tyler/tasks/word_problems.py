@@ -1,9 +1,16 @@
-"""Texts and numbers of word problems as people write them, from tokenised texts and from floats."""
+"""Texts and numbers of word problems as people write them, from tokenised texts and from floats, and their templates:
+what is left of a text without its numbers and names.
+
+MAWPS and ASDiv-A hold many problems several times, with other numbers, names or things. Held-out problems mean little
+where their twins are trained on, so like problems are in one split.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 
 from tyler.tasks.data_files import Row
@@ -90,3 +97,57 @@ def _mixed(number: Fraction, fraction: str, space: str) -> str:
     whole, top = divmod(abs(number.numerator), number.denominator)
     sign = "-" if number < 0 else ""
     return sign + (f"{whole}{space}" if whole else "") + fraction.format(top, number.denominator)
+
+
+# --- templates ------------------------------------------------------------------------------------------------------
+
+SIMILARITY = 0.6
+"""Templates are alike whose words have at least this Jaccard similarity,"""
+CONTAINMENT = 0.9
+"""or where at least this share of the words of one are words of the other."""
+
+_NUMBERS = (
+    "one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty hundred thousand "
+    "dozen twice half"
+)
+_NUMBER_WORDS = frozenset(_NUMBERS.split())
+_PRONOUNS = {"she": "he", "her": "his", "hers": "his", "him": "his", "herself": "himself"}
+_WORD = re.compile(r"[0-9][0-9.,/]*|[a-z]+")
+
+
+def template(text: str) -> str:
+    """The words of a problem, lower case, numbers as `#` and names as `@`, nouns in the singular, one gender.
+
+    Two problems with one template differ in nothing but numbers, names, case, punctuation and number words.
+    """
+    plain = re.sub(r" ?'s\b", " ", re.sub(r" ?n't\b", "nt", text.replace("’", "'").casefold()))
+    return " ".join(_masked(word) for word in _WORD.findall(plain))
+
+
+def _masked(word: str) -> str:
+    if word[0].isdigit() or word in _NUMBER_WORDS:
+        return "#"
+    return "@" if word in PERSON_NAMES else _PRONOUNS.get(word, _singular(word))
+
+
+def _singular(word: str) -> str:
+    if len(word) > 3 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("ches", "shes", "xes", "sses", "oes")):
+        return word[:-2]
+    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def alike(templates: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of templates with a Jaccard similarity or a containment of words above the thresholds."""
+    bits: dict[str, int] = {}
+    masks = []
+    for text in templates:
+        words = set(text.split())
+        masks.append((text, sum(1 << bits.setdefault(word, len(bits)) for word in words), len(words)))
+    pairs = []
+    for (text, mask, size), (other_text, other_mask, other_size) in combinations(masks, 2):
+        shared = (mask & other_mask).bit_count()
+        if shared >= SIMILARITY * (size + other_size - shared) or shared >= CONTAINMENT * min(size, other_size):
+            pairs.append((text, other_text))
+    return pairs

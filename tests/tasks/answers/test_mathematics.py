@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -351,44 +351,6 @@ def test_what_cannot_be_read_is_unparsable_or_an_error_of_the_data(text):
 
 # ------------------------------------------------------------------------------------------------------ hostile answers
 
-HOSTILE = {
-    "code": "__import__('os').system('touch {path}')",
-    "code in text": r"\text{{__import__('os').system('touch {path}')}}",
-    "braces": "{{" * 100_000,
-    "pairs": "{{}}" * 50_000,
-    "groups": "{{" * 900 + "7" + "}}" * 900,
-    "parentheses": "(" * 900 + "x" + ")" * 900,
-    "tower": "9^{{9^{{9}}}}",
-    "higher tower": "10^{{10^{{10}}}}",
-    "tower of letters": "x^{{9^{{9^{{9}}}}}}",
-    "factorials": "100!!!",
-    "long": "9" * 10_000_000,
-    "digits": "9" * 1999,
-    "power of a sum": "(x+y+z+1)^{{1000}}",
-    "fractions": r"\frac{{1}}{{" * 30 + "x" + "}}" * 30,
-    "nul": "7\0",
-    "surrogate": "\ud800",
-    "full width": "１２",
-    "arabic": "\u0661\u0662",
-    "dollars": "$" * 1999,
-    "backslashes": "\\\\" * 900,
-    "left": r"\left" * 300,
-    "commas": "1," * 900 + "2",
-    "unions": r"(1,2)\cup" * 200 + "(1,2)",
-    "signs": r"\pm 1 " * 200,
-    "relations": "x<" * 900 + "x",
-    "words": "or " * 600,
-    "units": "7 " + "a " * 900 + "!",
-    "matrix": r"\begin{{pmatrix}}" * 60,
-    "binomial": r"\binom{{10^{{9}}}}{{5\cdot 10^{{8}}}}",
-}
-
-
-def _grade(completion: str, gold: str) -> tuple[Outcome, float]:
-    start = time.monotonic()
-    verdict = boxed(mathematics.equal)(completion, gold, GradeOptions(deadline=0.2))
-    return verdict.outcome, time.monotonic() - start
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _started():
@@ -396,25 +358,21 @@ def _started():
     assert mathematics.equal("x+x", "2x")
 
 
-@pytest.mark.parametrize("thread", [False, True], ids=["main thread", "other thread"])
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_answers_get_a_verdict_in_time_and_run_nothing(name, thread, tmp_path):
-    target = tmp_path / "ran"
-    completion = "\\boxed{" + HOSTILE[name].format(path=target) + "}"
-    results = []
-    work = [lambda gold=gold: results.append(_grade(completion, gold)) for gold in ("7", "x+y")]
-    for each in work:
-        if thread:
-            other = threading.Thread(target=each)
-            other.start()
-            other.join()
-        else:
-            each()
-    assert len(results) == 2
-    for outcome, seconds in results:
-        assert outcome in (Outcome.WRONG, Outcome.UNPARSABLE, Outcome.TIMEOUT, Outcome.NO_BOX)
-        assert seconds < 2
-    assert not target.exists()
+@pytest.mark.parametrize(
+    "answer", ["{code}", r"\text{{{code}}}", "9^{{9^{{9}}}}", "x^{{9^{{9^{{9}}}}}}", "(x+y+z+1)^{{1000}}"]
+)
+def test_a_hostile_answer_gets_a_verdict_in_time_in_any_thread_and_runs_nothing(answer, tmp_path):
+    completion = answer.format(code=f"__import__('os').system('touch {tmp_path / 'ran'}')")
+
+    def graded(gold: str) -> Outcome:
+        return boxed(mathematics.equal)(f"\\boxed{{{completion}}}", gold, GradeOptions(deadline=0.2)).outcome
+
+    golds, start = ("7", "x+y"), time.monotonic()
+    with ThreadPoolExecutor(1) as thread:
+        outcomes = {*map(graded, golds), *thread.map(graded, golds)}
+    assert outcomes <= {Outcome.WRONG, Outcome.UNPARSABLE, Outcome.TIMEOUT}
+    assert time.monotonic() - start < 4 * 2
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_comparison_that_does_not_end_is_a_timeout():

@@ -138,28 +138,6 @@ def test_an_interrupted_question_is_not_answered_later():
     assert worker.process.returncode is not None
 
 
-# --------------------------------------------------------------------------------------------------------- math-verify
-
-
-@pytest.mark.parametrize("completion", ["The answer is 7.", ""])
-def test_math_verify_looks_for_latex_alone(completion: str) -> None:
-    assert symbolic.math_verify(completion, "7", 5) is False
-
-
-def test_math_verify_is_ended_when_it_takes_too_long() -> None:
-    start = time.monotonic()
-    assert symbolic.math_verify(r"$\boxed{9^{9^{9}}}$", "7", 0.3) is None
-    assert time.monotonic() - start < 3
-    assert symbolic.math_verify(r"$\boxed{7}$", "7", 5) is True
-
-
-@pytest.mark.parametrize("wrapper", ["{}", "${}$", r"\boxed{{{}}}", r"The answer is {}."])
-def test_math_verify_runs_nothing_of_a_completion(wrapper: str, tmp_path: Path) -> None:
-    target = tmp_path / "ran"
-    symbolic.math_verify(wrapper.format(f"__import__('os').system('touch {target}')"), "7", 2)
-    assert not target.exists()
-
-
 GOLDS = {
     "math500": ["7", r"\text{Evelyn}", "(1,2)", r"(1,2)\cup(3,4)", "x=5"],
     "gsm8k": ["7"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, islice, pairwise
 from pathlib import Path
@@ -15,17 +16,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tyler.boundaries.placement import find_boundaries
-from tyler.tasks import Outcome, Problem, find_task, grade, load_problems
+from tyler.tasks import Outcome, Problem, grade, load_problems
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.benchmarks.mawps import problem, step, trace
+from tyler.tasks.benchmarks.mawps import divide, problem, step, trace
 from tyler.tasks.benchmarks.mawpsvaried import fixed, other_names, other_numbers, problems, same_kind, similar_number
 from tyler.tasks.benchmarks.svamp import problem as svamp_problem
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.decontamination import find_overlap, fingerprint
-from tyler.tasks.task import Task
-from tyler.tasks.templates import alike as alike_texts
-from tyler.tasks.templates import grouped, template
-from tyler.tasks.word_problems import NAMES, PERSON_NAMES
+from tyler.tasks.word_problems import NAMES, PERSON_NAMES, template
+from tyler.tasks.word_problems import alike as alike_texts
 
 CONNER = {
     "Question": "conner has $ number0 . every month he spends $ number1 , and he does n't earn . how much has conner "
@@ -123,37 +122,9 @@ def test_a_broken_row_is_named_with_its_file_and_field(changes, message):
 # ------------------------------------------------------------------------------------------------------------- splits
 
 
-def twins(count: int, words: str) -> list[Problem]:
-    return [Problem(f"{words}-{i}", "mawps", f"{words} {i + 2} apples?", "7") for i in range(count)]
-
-
-def divided(problems: list[Problem]) -> list[str | None]:
-    task = find_task("mawps")
-    assert isinstance(task, Task) and task.divide is not None
-    return task.divide(problems)
-
-
-def made_up(count: int) -> list[Problem]:
-    """Groups of three twins that share no word with each other."""
-    letters = "abcdefghij"
-    names = ["".join(letters[int(digit)] for digit in f"{i:04d}") for i in range(count)]
-    return [problem for name in names for problem in twins(3, f"{name}p {name}q {name}r {name}x {name}y {name}z")]
-
-
-def test_twins_stay_together_and_held_out_splits_are_filled_first():
-    problems = made_up(400)
-    sides = divided(problems)
-    assert Counter(sides) == {"test": 501, "dev": 300, "train": 399}
-    assert all(len(set(sides[i : i + 3])) == 1 for i in range(0, len(sides), 3))
-    assert sides == divided(problems)
-    assert dict(zip(problems[::-1], divided(problems[::-1]), strict=True)) == dict(zip(problems, sides, strict=True))
-
-
-def test_a_large_group_is_trained_on_and_repetitions_are_kept_out_of_held_out_splits_only():
-    assert set(divided(twins(10, "Tom has"))) == {"test"}
-    assert set(divided(twins(11, "Tom has"))) == {"train"}
-    assert divided(twins(1, "Tom has") * 2) == ["test", None]
-    assert divided([*twins(11, "Tom has"), *twins(1, "Tom has")]) == ["train"] * 12
+def test_a_text_that_is_not_listed_is_trained_on_and_a_held_out_one_is_there_once(published) -> None:
+    new, listed = Problem("line-1", "mawps", "Tom has 3 apples?", "3"), published["test"][0]
+    assert divide([new, listed, new, replace(listed, id="line-9")]) == ["train", "test", "train", None]
 
 
 def test_without_a_file_one_is_told_where_it_is(tmp_path):
@@ -199,6 +170,8 @@ def test_no_template_and_no_problem_is_in_two_splits(published):
         assert not templates[left] & templates[other] and not texts[left] & texts[other]
         assert not find_overlap(published[left], published[other])
     assert len(texts["test"]) == len(published["test"]) and len(texts["dev"]) == len(published["dev"])
+    split_of = {text: split for split, texts in templates.items() for text in texts}
+    assert all(split_of[first] == split_of[second] for first, second in alike_texts(sorted(split_of)))
 
 
 def pairs_of_words(problem: Problem) -> frozenset[tuple[str, str]]:
@@ -304,8 +277,6 @@ def rows(*texts: tuple[str, str, str, str]) -> list[Row]:
     return [Row(dict(zip(fields, each, strict=True)), f"line {n}", n) for n, each in enumerate(texts, start=2)]
 
 
-BEGINNINGS = "So Now Look Well Listen Think Guess Hello Please Today Here"
-"""Groups of more than ten like problems are never held out: with so many beginnings a text is a training problem."""
 JOSH = (
     "Joshua had number0 pencils . He gave number1 pencils to Dorothy . How many pencils does Joshua have left ?",
     "142.0 31.0",
@@ -315,8 +286,7 @@ JOSH = (
 
 
 def varied(*texts: tuple[str, str, str, str], count: int = 100, seed: int = 0) -> list[Problem]:
-    like = [(f"{beginning} : {question}", *more) for question, *more in texts for beginning in BEGINNINGS.split()]
-    return problems("train", count, seed, rows(*like))
+    return problems("train", count, seed, rows(*texts))
 
 
 def operands(problem: Problem) -> list[str]:
@@ -369,7 +339,7 @@ def test_there_is_a_training_split_alone(tmp_path: Path):
 
 
 def test_rows_that_cannot_make_so_many_problems_are_refused():
-    with pytest.raises(ValueError, match=r"none of the 11 rows"):
+    with pytest.raises(ValueError, match=r"none of the 1 rows"):
         varied(("How much is 1 and number0 ?", "1", "+ 1 number0", "2"), count=3)
     with pytest.raises(ValueError, match=r"no more than about [0-9]+ different problems"):
         varied(("How much is half of number0 ?", "2", "/ number0 2", "1"), count=100)
@@ -550,10 +520,3 @@ def test_likeness_is_shared_words_or_containment():
     assert alike_texts(["a b c d", "a b c e"]) == [("a b c d", "a b c e")]
     assert alike_texts(["a b c d", "a b e f"]) == []
     assert alike_texts(["a b", "a b c d e f g"]) == [("a b", "a b c d e f g")]
-
-
-def test_groups_are_joined_by_chains_and_do_not_depend_on_order():
-    chain = ["a b c d", "b c d e", "c d e f", "x y z"]
-    expected = {"a b c d": "a b c d", "b c d e": "a b c d", "c d e f": "a b c d", "x y z": "x y z"}
-    assert alike_texts([chain[0], chain[2]]) == []
-    assert grouped(chain) == grouped(chain[::-1]) == expected

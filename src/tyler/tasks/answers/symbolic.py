@@ -23,7 +23,6 @@ Relation = Literal["equal", "proportional", "positive"]
 """What is asked: the same value, or the same up to a constant factor, or up to a positive one."""
 Waited = Callable[[float], None]
 """Is told the seconds that a question waited for a worker."""
-_MATH_VERIFY = "math-verify"
 
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START = 120.0
@@ -59,7 +58,7 @@ class _Worker:
             self.process.kill()
             _, message = self.process.communicate()
             raise RuntimeError(
-                "the algebra worker did not start; is math-verify installed (pip install 'math-verify')?\n"
+                "the algebra worker did not start; is latex2sympy2_extended installed?\n"
                 + message.decode("utf-8", "replace")[-2000:]
             )
 
@@ -170,15 +169,3 @@ def equal(
     if deadline <= 0:
         raise TimeoutError("no time is left for the comparison")
     return _pool.ask(relation, answer, gold, deadline, waited)
-
-
-def math_verify(completion: str, gold: str, deadline: float) -> bool | None:
-    """What math-verify says of a whole completion, in which it looks for LaTeX; `gold` is LaTeX without `$`.
-
-    None where it says nothing within `deadline` seconds, or in the memory allowed. Its verdict is kept beside ours and
-    decides nothing. May be called from any thread.
-    """
-    try:
-        return _pool.ask(_MATH_VERIFY, completion, gold, deadline)
-    except TimeoutError:
-        return None

@@ -1,13 +1,12 @@
-"""The process behind `tyler.tasks.answers.symbolic`: says whether two LaTeX expressions have the same value, and, where
-that is asked, what math-verify says of a completion.
+"""The process behind `tyler.tasks.answers.symbolic`: says whether two LaTeX expressions have the same value.
 
-Run as a script, on its own and never imported by the package. It loads the LaTeX reader of math-verify once, then
+Run as a script, on its own and never imported by the package. It loads math-verify's LaTeX reader once, then
 answers from a forked child, which is killed and forked anew when a question takes too long or the child breaks. A
 question is one JSON line `[relation, answer, gold, seconds]` on standard input; a reply is one byte on standard output:
 `1` the same, `0` not the same or not to be shown so, `t` out of time or memory. The first byte is `r`, when all is
 loaded.
 
-For our own verdicts only the reader of math-verify is used. It matches a grammar and evaluates no text, whereas its
+Only the reader (latex2sympy2_extended) is used: it matches a grammar and evaluates no text, whereas math-verify's
 comparison rounds (1/2004! = 1/2006!) and reads equations, sets and tuples loosely. Values are compared here, at
 rational points: two are the same where their difference shows no certain digit, however small it is.
 """
@@ -29,7 +28,6 @@ from typing import Any
 
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, NormalizationConfig, latex2sympy
-from math_verify import LatexExtractionConfig, parse, verify
 
 _AS_WRITTEN = NormalizationConfig(
     basic_latex=False, units=False, malformed_operators=False, nits=False, boxed="none", equations=False
@@ -57,30 +55,12 @@ def read(latex: str) -> sympy.Expr:
 
 def same(relation: str, answer: str, gold: str) -> bool:
     """Whether both have one value everywhere (`equal`), or a constant ratio (`proportional`), or a positive
-    one (`positive`).
-
-    `math-verify`: whether math-verify accepts a whole completion.
-    """
-    if relation == "math-verify":
-        return _math_verify(answer, gold)
+    one (`positive`)."""
     given, expected = read(answer), read(gold)
     if relation == "equal":
         return given == expected or _equal(given, expected, len(answer) + len(gold))
     ratio = _constant_ratio(given, expected)
     return ratio is not None and (relation == "proportional" or ratio > 0)
-
-
-def _math_verify(completion: str, gold: str) -> bool:
-    """math-verify's verdict with its defaults, but for two things.
-
-    The deadline is kept outside, and answers are looked for in LaTeX alone: its reader of bare expressions is sympy's
-    parse_expr, which evaluates text.
-    """
-    expected, given = (
-        parse(text, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-        for text in (f"${gold}$", completion)
-    )
-    return bool(verify(expected, given, timeout_seconds=None))
 
 
 def _equal(given: sympy.Expr, expected: sympy.Expr, length: int) -> bool:

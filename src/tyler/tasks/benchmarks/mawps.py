@@ -7,7 +7,9 @@ operations. A row as published, without its other columns:
     Numbers: "25000.0 1500.0 8.0"   Equation: "- number0 * number1 number2"   Answer: "13000.0"
 
 The file has no solutions: the steps are made from the equation, and the nine rows that do not compute to their answer
-are left out. It has no splits either: `train`, `dev` and `test` are held out from each other by template.
+are left out. It has no splits either: `mawps_splits.txt` lists those held out for `test` and for `dev`, by hashes of
+their texts. Like templates (`word_problems.alike`, directly or over others) were made groups, and groups of at most ten
+problems were drawn until 500 and 300 were held out, so that no template is in two splits.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Source, Task, mathematical
-from tyler.tasks.templates import grouped, held_out_groups, template
 from tyler.tasks.word_problems import decimal, in_formula, published_number, readable, written
 
 OPERATIONS = {"+": "Addition", "-": "Subtraction", "*": "Multiplication", "/": "Common-Division"}
@@ -32,14 +34,9 @@ OPERATIONS = {"+": "Addition", "-": "Subtraction", "*": "Multiplication", "/": "
 TOLERANCE = Fraction(1, 100)
 """How far an answer may be from what its equation computes, because the source rounded it."""
 
-LARGEST_HELD_OUT_GROUP = 10
-"""Groups of more like problems are trained on, so that no group weighs more than 2% in the test."""
-
-HELD_OUT = {"test": 500, "dev": 300}
-"""How many distinct problems are held out at least."""
-
 _SPLITS = {"test": 501, "dev": 300, "train": 2209}
-_SEED = 0
+_LISTED = Path(__file__).with_name("mawps_splits.txt").read_text("utf-8").split("\n\n")
+_HELD_OUT = {text: split for split, texts in zip(("test", "dev"), _LISTED, strict=True) for text in texts.split()}
 _COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -185,21 +182,17 @@ def trace(steps: Sequence[Step], answer: Fraction, worked: bool = False) -> str:
 
 
 def divide(problems: Sequence[Problem]) -> list[str | None]:
-    """The split of each problem: groups of like templates stay together (`tyler.tasks.templates`).
+    """The split of each problem, by its text.
 
     None for a held-out problem that is there already, which would be graded twice; training keeps its repetitions.
     """
-    templates = [template(problem.prompt) for problem in problems]
-    group_of = grouped(templates)
-    groups = [group_of[text] for text in templates]
-    first: dict[bytes, int] = {}
-    new = [first.setdefault(fingerprint(problem.prompt), index) == index for index, problem in enumerate(problems)]
-    distinct = [group for group, is_new in zip(groups, new, strict=True) if is_new]
-    held_out = held_out_groups(distinct, HELD_OUT, largest=LARGEST_HELD_OUT_GROUP, seed=_SEED)
-    return [
-        held_out.get(group, "train") if is_new or group not in held_out else None
-        for group, is_new in zip(groups, new, strict=True)
-    ]
+    sides: list[str | None] = []
+    seen = set[str]()
+    for text in (fingerprint(problem.prompt).hex()[:8] for problem in problems):
+        repeated = text in _HELD_OUT and text in seen
+        sides.append(None if repeated else _HELD_OUT.get(text, "train"))
+        seen.add(text)
+    return sides
 
 
 TASK = Task(

@@ -30,8 +30,7 @@ from tyler.tasks.benchmarks.mawps import Step
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Generated, mathematical
-from tyler.tasks.templates import alike, template
-from tyler.tasks.word_problems import NAMES, decimal, published_number, readable, written
+from tyler.tasks.word_problems import NAMES, alike, decimal, published_number, readable, template, written
 
 COUNT = 20_000
 """Problems of the split, where no count is given."""

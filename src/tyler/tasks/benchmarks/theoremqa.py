@@ -176,12 +176,6 @@ def _agree(given: list[Fraction], expected: list[Fraction]) -> bool:
     return any(abs(a - b) <= _NOISE * max(abs(a), abs(b)) for a in given for b in expected)
 
 
-def latex(gold: str) -> str | None:
-    """The gold answer as LaTeX: None for a truth value and for an option, which are not mathematics."""
-    expected = gold_value(gold)
-    return None if isinstance(expected, bool | str) else json.dumps(expected)
-
-
 def gold_value(gold: str) -> Gold:
     """The typed value of a gold answer: JSON as in `Problem.answer`, or what it leniently may be (`True`, `c`, `1/3`).
 
@@ -271,6 +265,5 @@ TASK = Task(
     problem=problem,
     verdict=boxed(equal),
     same=same_value,
-    latex=latex,
     typed_gold=True,
 )
