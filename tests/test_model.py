@@ -68,24 +68,6 @@ def test_answers_come_in_the_order_of_the_problems_whatever_the_slots(model: Tyl
     assert [trajectory.prompt_ids for trajectory in together] == prompts
 
 
-def test_a_trajectory_tells_what_happened(model: Tyler) -> None:
-    answers = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=2))
-    assert sum(trajectory.num_invocations for trajectory in answers) > 0
-    vocab = model.backbone.vocab_size
-    for trajectory in answers:
-        assert len(trajectory.actions) == len(trajectory.logprobs) == len(trajectory.is_operator) <= ACTIONS
-        assert trajectory.is_operator == [action >= vocab for action in trajectory.actions]
-        assert trajectory.num_visible + trajectory.num_invocations == len(trajectory.actions)
-        assert trajectory.num_latents == sum(len(latents) for latents in trajectory.latents)
-        names = [model.operators[action - vocab].name for action in trajectory.actions if action >= vocab]
-        assert [call.operator for call in trajectory.invocations] == names
-        for call in trajectory.invocations:
-            assert call.position == sum(action < vocab for action in trajectory.actions[: call.action])
-        visible = [action for action in trajectory.actions if action < vocab]
-        assert trajectory.text == model.backbone.tokenizer.decode(visible, skip_special_tokens=True)
-        assert trajectory.finish_reason in ("eos", "length", "stop")
-
-
 @pytest.mark.parametrize("problem", ["", "   ", "\n"])
 def test_an_empty_problem_is_refused(problem: str, model: Tyler) -> None:
     for ask in (model.solve, model.stream):
@@ -135,18 +117,6 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
 def test_impossible_settings_are_refused_with_what_is_possible(settings: dict, message: str, model: Tyler) -> None:
     with pytest.raises(ValueError, match=message):
         model.solve([tiny.SHORT], **settings)
-
-
-def test_a_budget_is_a_hard_cap_and_zero_is_never(model: Tyler) -> None:
-    free = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=3))
-    assert max(trajectory.num_invocations for trajectory in free) >= 2
-    for budget in (0, 1):
-        capped = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=3), budget=budget)
-        assert max(trajectory.num_invocations for trajectory in capped) == budget
-        assert all(trajectory.budget == budget for trajectory in capped)
-    never = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, router=Never())
-    capped = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, budget=0)
-    assert [essence(answer) for answer in never] == [essence(answer) for answer in capped]
 
 
 def test_sampling_is_greedy_by_default_and_reproducible_by_its_seed(model: Tyler) -> None:

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 import tiny
 from damage import change, nudge
@@ -174,29 +172,6 @@ def test_a_run_directory_loads_its_newest_checkpoint(backbones: Path, tmp_path: 
     assert loaded.policy.psi.unique().tolist() == [10.0]
 
 
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-@pytest.mark.parametrize("part", ["synthesizer", "policy"])
-def test_plain_peft_loads_an_adapter_and_computes_what_ours_computes(part: str, saved: Path, backbones: Path) -> None:
-    plain = AutoModelForCausalLM.from_pretrained(backbones / "qwen3")
-    theirs = PeftModel.from_pretrained(plain, str(saved / part)).eval()
-    model = tiny.tyler("qwen3")
-    ours = model.synthesizer.lora if part == "synthesizer" else model.policy.lora
-    ids = torch.tensor([tiny.ids(tiny.MEDIUM)])
-    with torch.no_grad():
-        torch.testing.assert_close(theirs(ids).logits, ours(ids).logits, atol=1e-6, rtol=0)
-        assert (ours(ids).logits - model.backbone.model(ids).logits).abs().max() > 0.1, "the adapter must matter"
-
-
-def test_interventions_on_a_loaded_model_equal_those_on_the_saved_one(saved: Path, backbones: Path) -> None:
-    model, loaded = tiny.tyler("qwen3"), load(saved, backbones)
-    first = answers(model.with_heads(swap(model.heads, "state", "global")), EVERYWHERE)
-    second = answers(loaded.with_heads(swap(loaded.heads, "state", "global")), EVERYWHERE)
-    assert_bit_equal(first, second)
-    sizes = {operator.name: operator.num_latents for operator in tiny.OPERATORS}
-    called = {(call.operator, call.num_latents) for trajectory in first for call in trajectory.invocations}
-    assert {("global", sizes["state"]), ("state", sizes["global"])} <= called
-
-
 def test_a_model_under_an_intervention_is_not_saved_as_if_it_were_the_model(tmp_path: Path, saved: Path) -> None:
     model = tiny.tyler("qwen3")
     with pytest.raises(ValueError, match=r"under an intervention .* cannot be saved; save the model it is of"):
@@ -319,15 +294,10 @@ def test_a_second_lora_of_the_policy_leaves_theta_and_takes_nothing_over() -> No
     assert torch.equal(decoder.layers[0].self_attn.q_proj.weight, theta["model.layers.0.self_attn.q_proj.weight"])
 
 
-def test_another_backbone_is_refused_by_both_fingerprints(saved: Path, backbones: Path, tmp_path: Path) -> None:
-    model = tiny.tyler("qwen3").backbone
+def test_another_backbone_is_refused_by_both_fingerprints(saved: Path, backbones: Path) -> None:
     message = refusal(saved, backbones, family="smollm3")
-    assert model.fingerprint() in message and "tiny-qwen3" in message
-    other = tiny.build_backbone("qwen3", seed=1)
-    other.model.save_pretrained(tmp_path / "other")
-    tiny.tokenizer().save_pretrained(tmp_path / "other")
-    with pytest.raises(CheckpointError, match=f"{model.fingerprint()}.*has {other.fingerprint()}"):
-        Tyler.from_pretrained(str(saved), backbone=str(tmp_path / "other"))
+    both = [tiny.tyler(family).backbone.fingerprint() for family in ("qwen3", "smollm3")]
+    assert all(fingerprint in message for fingerprint in both) and "tiny-qwen3" in message
 
 
 def test_a_fingerprint_is_of_the_weights_not_of_the_place(backbones: Path) -> None:

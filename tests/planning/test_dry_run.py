@@ -56,7 +56,7 @@ def test_both_stages_take_a_step(family: str, dtype: str, tmp_path: Path) -> Non
     assert sum(one.numel() for one in report.backbone.model.parameters()) == report.counts.backbone
 
 
-@pytest.mark.parametrize("method", TRAININGS.keys() - {"stage1", "stage2"})
+@pytest.mark.parametrize("method", [one for one in TRAININGS if one not in ("stage1", "stage2")])
 def test_every_other_training_takes_a_step_that_is_measured_and_predicted(method: str, shape: Path) -> None:
     report = rehearse(config_for(shape, "backbone.dtype=float32"), shape, method, length=200, device="cpu")
     rollout = [] if method in FROM_TRACES else [f"{method} rollout"]

@@ -33,9 +33,7 @@ FORMAT = 2
 UNTRAINED = "backbone"
 ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
 """What is measured in a cell (`measures.py`). TEXTS is accuracy under another name: the first records of ACCURACY
-hold no texts, and what is read of texts has records of its own."""
-TIMED_MEASURES = (LATENCY,)
-"""Measures that decode one answer at a time."""
+hold no texts, and what is read of texts has records of its own. LATENCY decodes one answer at a time."""
 NO_TRAINING = (UNTRAINED, "merge")
 """Methods that train nothing."""
 SEEDED = tuple(Config().loops)

@@ -20,7 +20,7 @@ from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Router, router_named
 from tyler.evaluation.store import AnswerStore, name_of
 from tyler.experiments import records
-from tyler.experiments.cells import ROLLED_OUT, TIMED_MEASURES, UNTRAINED, Cell, Questions, Sources, Training
+from tyler.experiments.cells import LATENCY, ROLLED_OUT, UNTRAINED, Cell, Questions, Sources, Training
 from tyler.experiments.measures import MEASURES
 from tyler.lens.interventions import NAMED, intervene
 from tyler.reasoners import registry
@@ -33,6 +33,7 @@ from tyler.tasks.task import GradeOptions
 from tyler.training import merging
 
 SLOTS = 32
+"""Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
 PATIENCE = 1.0
 """Seconds until it is looked again whether another process has finished."""
 NUM_OBSERVED = 100
@@ -52,8 +53,6 @@ class Grid:
     records: Path
     sources: Sources
     options: GradeOptions = field(default_factory=GradeOptions)
-    slots: int = SLOTS
-    """Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
     memory: int | None = None
     """Bytes of context and caches that decoding may hold, in rollouts too; None for half of what is free."""
 
@@ -69,7 +68,7 @@ class Grid:
         for timed, lock in ((False, fcntl.LOCK_SH), (True, fcntl.LOCK_EX)):
             with self._locked(lock):
                 done = {*known, *records.names(self.records)}
-                chosen = {name: pair for name, pair in named.items() if (pair[0].measure in TIMED_MEASURES) is timed}
+                chosen = {name: pair for name, pair in named.items() if (pair[0].measure == LATENCY) is timed}
                 self._share({name: pair for name, pair in chosen.items() if name not in done})
                 if timed:
                     records.pack(self.records)
@@ -146,7 +145,7 @@ class Grid:
         decoding, config = cell.decoding, cell.training.config(cell.preset, cell.seed)
         limits: dict[str, Any] = {
             "max_new_tokens": cell.questions.max_new_tokens,
-            "slots": 1 if cell.measure in TIMED_MEASURES else self.slots,
+            "slots": 1 if cell.measure == LATENCY else SLOTS,
             "memory": self.memory,
         }
         loading: dict[str, Any] = {"dtype": config.backbone.dtype, "engine": self.sources.engine_of(decoding)}

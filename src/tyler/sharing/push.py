@@ -56,9 +56,13 @@ def run(
     manifest = Manifest.read(folder)
     check_files(folder / MANIFEST, manifest.digests, manifest.files)
     published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), digests={})
+    beside = evaluations_of(Path(model)) if Path(model).exists() else []
+    results, others = results_in([*evaluations, *beside], saved_fingerprint(folder, manifest))
+    for other in others:
+        print(f"left out, since it is of other weights, or not finished: {other}")
     with staged(folder, published) as copy:
-        for other in write_card(copy, folder, model, manifest, published, repo, licence, evaluations):
-            print(f"left out, since it is of other weights, or not finished: {other}")
+        card = model_card(published, repo, licence, training_of(folder, manifest), results)
+        (copy / CARD).write_text(card, encoding="utf-8")
         check_private(copy, folder)
         if dry_run:
             show(copy, repo)
@@ -109,7 +113,7 @@ def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -
 
 @contextmanager
 def staged(folder: Path, manifest: Manifest) -> Iterator[Path]:
-    """A copy of a checkpoint's own files with a manifest that names no place of this machine; gone afterwards."""
+    """A copy of a checkpoint's own files with a manifest that names no folder of this machine; gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
         copy = Path(temporary)
         for name in manifest.files:
@@ -122,25 +126,6 @@ def staged(folder: Path, manifest: Manifest) -> Iterator[Path]:
             settings.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         manifest.write(copy)
         yield copy
-
-
-def write_card(
-    copy: Path,
-    folder: Path,
-    model: str,
-    manifest: Manifest,
-    published: Manifest,
-    repo: str,
-    licence: str,
-    evaluations: Sequence[Path],
-) -> list[Path]:
-    """Write the model card; returns the evaluations that are not in it, because they are of other weights."""
-    beside = evaluations_of(Path(model)) if Path(model).exists() else []
-    weights = frozenset({saved_fingerprint(folder, manifest)})
-    results, others = results_in([*evaluations, *beside], weights)
-    card = model_card(published, repo, licence, training_of(folder, manifest), results)
-    (copy / CARD).write_text(card, encoding="utf-8")
-    return others
 
 
 def check_private(copy: Path, folder: Path) -> None:

@@ -135,11 +135,10 @@ def read_json(path: Path) -> Any:
 # ---------------------------------------------------------------------------------------------------------- results
 
 
-def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[Result], list[Path]]:
+def results_in(folders: Iterable[Path], fingerprint: str) -> tuple[list[Result], list[Path]]:
     """The results in evaluation folders, by task, and the folders that are left out: of other weights, or unfinished.
 
-    `weights` are the hashes that evaluations may have been kept under. Raises FileNotFoundError for a folder that holds
-    no evaluation.
+    `fingerprint` is that of the weights. Raises FileNotFoundError for a folder that holds no evaluation.
     """
     results: list[Result] = []
     others: list[Path] = []
@@ -148,7 +147,7 @@ def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[R
             raise FileNotFoundError(f"{folder} holds no evaluation (no {ANSWERS}); give a folder of `tyler eval`")
         run = EvaluationRun(folder)
         settings, total = run.settings, run.total
-        if settings.get("weights") not in weights or (total is not None and run.step < total):
+        if settings.get("weights") != fingerprint or (total is not None and run.step < total):
             others.append(folder)
             continue
         records = read_records(folder)

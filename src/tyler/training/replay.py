@@ -91,7 +91,6 @@ def replay_logprobs(
     psi: Tensor,
     packed: Packed,
     *,
-    chunk_size: int | None = None,
     recompute: bool = False,
 ) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"]]:
     """log p of every drawn action under the rollout's masks and temperature, and the entropy; 0 elsewhere.
@@ -112,7 +111,6 @@ def replay_logprobs(
         packed.actions[packed.mask],
         packed.allowed[packed.mask],
         temperature=temperature,
-        chunk_size=chunk_size,
     )
     empty = torch.zeros_like(packed.logprobs)
     return empty.masked_scatter(packed.mask, chosen.logprobs), empty.masked_scatter(packed.mask, chosen.entropy)

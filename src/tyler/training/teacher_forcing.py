@@ -111,7 +111,6 @@ def target_logprobs(
     backbone: Backbone,
     examples: Sequence[Example],
     latents: Sequence[Sequence[Float[Tensor, "latents dim"]]],
-    chunk_size: int | None = None,
     temperature: float = 1.0,
     *,
     recompute: bool = False,
@@ -129,7 +128,7 @@ def target_logprobs(
     suffix = reader.read([context[split:] for context, split in zip(contexts, splits, strict=True)])
     states = [torch.cat(both)[places] for both, places in zip(zip(prefix, suffix, strict=True), decided, strict=True)]
     targets = torch.tensor([token for example in examples for token in example.target_ids], device=backbone.device)
-    chosen = token_logprobs(torch.cat(states), backbone.head, targets, temperature=temperature, chunk_size=chunk_size)
+    chosen = token_logprobs(torch.cat(states), backbone.head, targets, temperature=temperature)
     lengths = [len(example.target_ids) for example in examples]
     logprobs = pad_sequence(list(chosen.split(lengths)), batch_first=True)
     mask = torch.arange(max(lengths), device=backbone.device) < torch.tensor(lengths, device=backbone.device)[:, None]
