@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tyler]:
         model.backbone.model.config.max_position_embeddings = POSITIONS
         folder = tmp_path_factory.mktemp(family)
         model.backbone.model.save_pretrained(folder)
-        backbone = replace(model.backbone, place=str(folder))
+        backbone = replace(model.backbone, path=str(folder))
         built[family] = Tyler(
             backbone, model.operators, model.synthesizer, model.policy, model.heads, model.prompt, model.stage
         )

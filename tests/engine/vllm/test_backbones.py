@@ -63,7 +63,7 @@ def quantised(backbone: Backbone, folder: Path) -> Backbone:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": INT8}))
-    return replace(backbone, place=str(folder))
+    return replace(backbone, path=str(folder))
 
 
 def test_a_quantised_backbone_answers_with_calls(tmp_path: Path) -> None:

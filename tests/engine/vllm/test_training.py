@@ -63,7 +63,7 @@ def fresh(models: Mapping[str, Tyler]) -> Iterator[Callable[[str], Tyler]]:
     def start(engine: str) -> Tyler:
         template = models["qwen3"]
         built = tiny.build("qwen3", tiny.SEEDS["qwen3"], width=128)
-        backbone = replace(built.backbone, place=template.backbone.place)
+        backbone = replace(built.backbone, path=template.backbone.path)
         backbone.model.config.max_position_embeddings = template.backbone.max_positions
         model = Tyler(backbone, built.operators, built.synthesizer, built.policy, built.heads, built.prompt, "stage2")
         with torch.random.fork_rng():
