@@ -1,12 +1,11 @@
-"""A server under load: its speed beside the engine's own, what clients are told, what it keeps, what a kill loses.
+"""A server under load: its speed beside the engine's own, what clients are told, and what it keeps.
 
     OMP_NUM_THREADS=1 python benchmarks/serving_load.py [--quick] [--model mini-tyler] [--json out.json]
 
 The server is a process of its own. Speed: CLIENTS at once ask the same questions, whole and as streams, beside an
 engine in this process with as many rows; the clients' own work is part of the server's time, and not of its CPU time,
 which says more on a machine that others use. Load: clients with mixed budgets and lengths, streams and whole answers, a
-third of whom go away at a random moment; every finished answer is held against the same question alone. Then the server
-is killed in the middle and started again on the same audit log.
+third of whom go away at a random moment; every finished answer is held against the same question alone.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import json
 import os
 import random
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -192,15 +190,13 @@ async def one(running: Running, question: Question, stream: bool, patience: floa
         outcomes.counts["lost"] += 1
 
 
-async def crowd(
-    running: Running, pool: Sequence[Question], requests: int, seed: int = 0, go: float = 1 / 3
-) -> Outcomes:
-    """CLIENTS at once until so many requests were made; a share of them goes at a random moment."""
+async def crowd(running: Running, pool: Sequence[Question], requests: int, seed: int) -> Outcomes:
+    """CLIENTS at once until so many requests were made; a third of them goes at a random moment."""
     outcomes, luck, left = Outcomes(), random.Random(seed), iter(range(requests))
 
     async def client() -> None:
         for number in left:
-            patience = luck.uniform(0.0, 1.0) if luck.random() < go else 120.0
+            patience = luck.uniform(0.0, 1.0) if luck.random() < 1 / 3 else 120.0
             await one(running, pool[number % len(pool)], luck.random() < 0.5, patience, outcomes)
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
@@ -277,35 +273,6 @@ def endured(running: Running, pool: Sequence[Question], requests: int) -> list[F
     ]
 
 
-def killed(running: Running, pool: Sequence[Question], seconds: float) -> int:
-    """Kill a server under load; the log lines that it had counted just before."""
-
-    async def until_killed() -> int:
-        load = asyncio.create_task(crowd(running, pool, 10**6, go=0.1))
-        await asyncio.sleep(seconds)
-        _, _, text = await asked(running, "GET", "/metrics")
-        running.process.send_signal(signal.SIGKILL)
-        load.cancel()
-        found = re.search(r"^tyler_audit_log_lines_total (\S+)$", text, re.MULTILINE)
-        assert found
-        return int(float(found[1]))
-
-    return asyncio.run(until_killed())
-
-
-def whole_lines(log: Path) -> int:
-    """The lines of a log that are JSON; a torn line does not count."""
-    return sum(line.endswith("}") and "outcome" in json.loads(line) for line in log.read_text().splitlines())
-
-
-def lost(counted: int, log: Path) -> list[Figure]:
-    """Of the log lines that servers had counted before they were killed, those that are not on disk."""
-    return [
-        Figure("log lines counted before the kills", "audit log", counted, "lines"),
-        Figure("log lines lost", "audit log", max(0, counted - whole_lines(log)), "lines", "0"),
-    ]
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--model", default="mini-tyler", help="a Tyler, in float32")
@@ -317,16 +284,13 @@ def main() -> None:
     pool = questions(model, 24)
     report = Report("serving_load", arguments)
     limits = ("--slots", str(CLIENTS), "--max-queue", "256")
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "audit.jsonl"
-        with server(arguments.model, log, *limits) as running:
-            timings, figures = speed(model, running, pool, arguments.rounds)
-            report.add([*timings, *figures])
-            report.add(endured(running, pool, requests))
-            counted = killed(running, pool, 2.0)
-        with server(arguments.model, log, *limits) as running:
-            counted += killed(running, pool, 2.0)
-        report.add(lost(counted, log))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server(arguments.model, Path(folder) / "audit.jsonl", *limits) as running,
+    ):
+        timings, figures = speed(model, running, pool, arguments.rounds)
+        report.add([*timings, *figures])
+        report.add(endured(running, pool, requests))
     report.publish(arguments.json)
 
 

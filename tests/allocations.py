@@ -43,5 +43,5 @@ class Allocations(TorchDispatchMode):
 
     def alive(self) -> int:
         """Bytes of the storages made so far that something still holds."""
-        self._made = {place: made for place, made in self._made.items() if not made[0].expired()}
+        self._made = {address: storage for address, storage in self._made.items() if not storage[0].expired()}
         return sum(size for _, size in self._made.values())

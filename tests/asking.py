@@ -59,23 +59,23 @@ def expected(family: str, case: str) -> Answer:
 
 def differences(trajectory: Trajectory, answer: Answer) -> list[str]:
     """What differs between the engine's answer and the transcription's."""
-    found = []
+    differing = []
     if trajectory.actions != answer.actions:
-        found.append(f"actions {trajectory.actions} instead of {answer.actions}")
+        differing.append(f"actions {trajectory.actions} instead of {answer.actions}")
     elif (error := distance(trajectory.logprobs, answer.logprobs)) > TOLERANCE:
-        found.append(f"log-probabilities differ by {error}")
-    calls = [(one.operator, one.position, one.num_latents, one.action) for one in trajectory.invocations]
+        differing.append(f"log-probabilities differ by {error}")
+    calls = [(call.operator, call.position, call.num_latents, call.action) for call in trajectory.invocations]
     if calls != answer.invocations:
-        found.append(f"invocations {calls} instead of {answer.invocations}")
+        differing.append(f"invocations {calls} instead of {answer.invocations}")
     elif any(
         not torch.allclose(a.cpu(), b, atol=TOLERANCE) for a, b in zip(trajectory.latents, answer.latents, strict=True)
     ):
-        found.append("the latents differ")
+        differing.append("the latents differ")
     if trajectory.text != answer.text:
-        found.append(f"text {trajectory.text!r} instead of {answer.text!r}")
+        differing.append(f"text {trajectory.text!r} instead of {answer.text!r}")
     if trajectory.finish_reason != answer.finish_reason:
-        found.append(f"finish reason {trajectory.finish_reason} instead of {answer.finish_reason}")
-    return found
+        differing.append(f"finish reason {trajectory.finish_reason} instead of {answer.finish_reason}")
+    return differing
 
 
 def distance(first: Sequence[float], second: Sequence[float]) -> float:

@@ -41,15 +41,15 @@ class StandIn(TorchFunctionMode):
         if there and getattr(function, "__self__", None) is Tensor.device:
             return MPS
         check_meeting(function, arguments, named)
-        moves = {place for one in (*arguments, *named.values()) if (place := device_named(one))}
+        moves = {device for argument in (*arguments, *named.values()) if (device := device_named(argument))}
         if MPS in moves:
-            arguments = [CPU if device_named(one) == MPS else one for one in arguments]
-            named = {key: CPU if device_named(one) == MPS else one for key, one in named.items()}
+            arguments = [CPU if device_named(argument) == MPS else argument for argument in arguments]
+            named = {key: CPU if device_named(argument) == MPS else argument for key, argument in named.items()}
         with torch._C.DisableTorchFunctionSubclass():
-            found = function(*arguments, **named)
+            value = function(*arguments, **named)
             if MPS in moves or (there and CPU not in moves and function is not Tensor.cpu):
-                return each(found, to_stand_in)
-            return each(found, to_cpu)
+                return each(value, to_stand_in)
+            return each(value, to_cpu)
 
 
 def check_meeting(function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -59,27 +59,30 @@ def check_meeting(function: Callable[..., Any], arguments: Sequence[Any], named:
     if function.__name__ == "__setitem__":  # values go anywhere by slices, and by indices on their own device
         target, index, value = arguments
         arguments = (target, value) if index_of_tensors(index) else ()
-    found: dict[bool, Any] = {}
-    for one in (*arguments, *named.values()):
-        each(one, lambda tensor: found.setdefault(isinstance(tensor, OnStandIn), tensor) if tensor.dim() else None)
-    if len(found) > 1 and torch._C._current_graph_task_id() == -1:
+    by_device: dict[bool, Any] = {}
+    for argument in (*arguments, *named.values()):
+        each(
+            argument,
+            lambda tensor: by_device.setdefault(isinstance(tensor, OnStandIn), tensor) if tensor.dim() else None,
+        )
+    if len(by_device) > 1 and torch._C._current_graph_task_id() == -1:
         raise RuntimeError(f"{function.__name__}: tensors are on two devices, mps and cpu")
 
 
 def index_of_tensors(index: object) -> bool:
-    return any(isinstance(one, Tensor) for one in (index if isinstance(index, tuple) else (index,)))
+    return any(isinstance(item, Tensor) for item in (index if isinstance(index, tuple) else (index,)))
 
 
-def each(found: Any, change: Callable[[Tensor], Any]) -> Any:
-    """What was found with every tensor of it changed."""
-    if isinstance(found, Tensor):
+def each(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The value with every tensor of it changed."""
+    if isinstance(value, Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            return change(found)
-    if type(found) in (list, tuple):
-        return type(found)(each(one, change) for one in found)
-    if isinstance(found, tuple) and hasattr(found, "n_fields"):  # what torch returns under names, as of max or topk
-        return type(found)([each(one, change) for one in found])
-    return found
+            return change(value)
+    if type(value) in (list, tuple):
+        return type(value)(each(item, change) for item in value)
+    if isinstance(value, tuple) and hasattr(value, "n_fields"):  # what torch returns under names, as of max or topk
+        return type(value)([each(item, change) for item in value])
+    return value
 
 
 def device_named(argument: object) -> torch.device | None:

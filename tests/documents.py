@@ -65,8 +65,8 @@ def commands(text: str) -> list[list[str]]:
 
     Raises CalledProcessError where bash does not know a program, or cannot read the block.
     """
-    found = subprocess.run(["bash", "-euc", SHELL + text], capture_output=True, text=True, check=True).stdout
-    words = found.split("\0")[:-1]
+    printed = subprocess.run(["bash", "-euc", SHELL + text], capture_output=True, text=True, check=True).stdout
+    words = printed.split("\0")[:-1]
     calls = []
     while words:
         end = 1 + int(words[0])

@@ -52,18 +52,18 @@ def measure(cell: Cell, sources: Sources, folder: Path, identity: Mapping[str, A
 
 def about(cell: Cell) -> dict[str, Any]:
     """What a record says of itself."""
-    told = {"row": cell.row, "seed": cell.seed, "task": cell.questions.task, "split": cell.questions.split}
-    told |= {"decoding": asdict(cell.decoding), "weights": "0", "training_seconds": 0.0, "environment": {}}
-    return told | ({"latents": latents(cell, Random(repr(cell)))} if cell.measure == LATENTS else {})
+    fields = {"row": cell.row, "seed": cell.seed, "task": cell.questions.task, "split": cell.questions.split}
+    fields |= {"decoding": asdict(cell.decoding), "weights": "0", "training_seconds": 0.0, "environment": {}}
+    return fields | ({"latents": latents(cell, Random(repr(cell)))} if cell.measure == LATENTS else {})
 
 
 def records_of(cell: Cell, sources: Sources) -> list[Record]:
     """Invented answers, with verdicts and calls drawn for each problem."""
     draw = Random(repr(cell))
-    found = []
+    records = []
     for problem in sources.problems(cell.questions):
         calls = [Invocation(draw.choice(OPERATORS), draw.randrange(20), 4, 0) for _ in range(draw.randrange(4))]
-        found.append(
+        records.append(
             Record(
                 task=problem.task,
                 id=problem.id,
@@ -78,11 +78,11 @@ def records_of(cell: Cell, sources: Sources) -> list[Record]:
                 synthesis_seconds=draw.random() / 10,
             )
         )
-    return found
+    return records
 
 
 def latents(cell: Cell, draw: Random) -> dict[str, Any]:
     """Clusters by operator, or one for SoftCoT."""
     numbers = np.random.default_rng(draw.randrange(2**32))
     names = ("softcot",) if cell.row == SOFTCOT else OPERATORS
-    return {name: packed(torch.tensor(numbers.normal(place, 0.1, size=(8, DIM)))) for place, name in enumerate(names)}
+    return {name: packed(torch.tensor(numbers.normal(mean, 0.1, size=(8, DIM)))) for mean, name in enumerate(names)}

@@ -92,7 +92,7 @@ def random_model(family: str, **changes: Any) -> PreTrainedModel:
 
 def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The model's weights by their names in a file, q and k of a Llama reordered as llama.cpp does."""
-    found = {}
+    tensors = {}
     for name, parameter in model.named_parameters():
         module, kind = name.rsplit(".", 1)
         layer, part = (
@@ -102,8 +102,8 @@ def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         weight = parameter.detach()
         if heads and model.config.model_type == "llama":  # LlamaModel.permute of convert_hf_to_gguf.py
             weight = weight.reshape(heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
-        found[f"{layer}{NAMES[part]}.{kind}"] = weight.contiguous()
-    return found
+        tensors[f"{layer}{NAMES[part]}.{kind}"] = weight.contiguous()
+    return tensors
 
 
 def metadata_of(model: PreTrainedModel) -> dict[str, Any]:

@@ -79,12 +79,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
-            self.on(found[1], found[2] or "main", lambda repo, sha: self.reply(200, self.info(found[1], repo, sha)))
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)/?(.*)", path):
-            self.on(found[1], found[2], lambda repo, sha: self.tree(repo.commits[sha], found[3]))
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            self.on(found[1], found[2], lambda repo, sha: self.file(repo, sha, found[3]))
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+            self.on(match[1], match[2] or "main", lambda repo, sha: self.reply(200, self.info(match[1], repo, sha)))
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)/?(.*)", path):
+            self.on(match[1], match[2], lambda repo, sha: self.tree(repo.commits[sha], match[3]))
+        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self.on(match[1], match[2], lambda repo, sha: self.file(repo, sha, match[3]))
         else:
             self.missing("Repo")
 
@@ -111,7 +111,10 @@ class Handler(BaseHTTPRequestHandler):
             self.missing("Entry")
             return
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in within.items()}
-        listed = [{"type": "file", "path": one, "size": len(within[one]), "oid": digests[one]} for one in within]
+        listed = [
+            {"type": "file", "path": path_within, "size": len(within[path_within]), "oid": digests[path_within]}
+            for path_within in within
+        ]
         self.reply(200, json.dumps(listed).encode())
 
     def file(self, repo: Repo, sha: str, name: str) -> None:
@@ -134,29 +137,37 @@ class Handler(BaseHTTPRequestHandler):
         elif not self.allowed():
             return
         elif path == "/api/repos/create":
-            asked = json.loads(body)
-            id = f"{asked['organization']}/{asked['name']}"
+            request = json.loads(body)
+            id = f"{request['organization']}/{request['name']}"
             taken = id in self.server.repos
-            self.server.repos.setdefault(id, Repo(asked.get("visibility") == "private" or bool(asked.get("private"))))
+            self.server.repos.setdefault(
+                id, Repo(request.get("visibility") == "private" or bool(request.get("private")))
+            )
             self.reply(409 if taken else 200, {"url": f"{self.server.url}/{id}", "id": id})
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/branch/(.+)", path):
-            branches = self.server.repos[found[1]].branches
-            branches.setdefault(found[2], branches["main"])
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/branch/(.+)", path):
+            branches = self.server.repos[match[1]].branches
+            branches.setdefault(match[2], branches["main"])
             self.reply(200)
         elif re.fullmatch(r"/api/models/[^/]+/[^/]+/preupload/.+", path):
             modes = {True: "lfs", False: "regular"}
-            names = [one["path"] for one in json.loads(body)["files"]]
+            names = [file["path"] for file in json.loads(body)["files"]]
             described = [{"path": n, "uploadMode": modes[n.endswith(".safetensors")]} for n in names]
-            self.reply(200, {"files": [{**one, "shouldIgnore": False} for one in described]})
+            self.reply(200, {"files": [{**file, "shouldIgnore": False} for file in described]})
         elif path.endswith("/info/lfs/objects/batch"):
-            self.reply(200, {"transfer": "basic", "objects": [self.place(one) for one in json.loads(body)["objects"]]})
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/(.+)", path):
-            self.commit(found[1], found[2], [json.loads(line) for line in body.splitlines()])
+            self.reply(
+                200,
+                {
+                    "transfer": "basic",
+                    "objects": [self.upload_address(upload) for upload in json.loads(body)["objects"]],
+                },
+            )
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/(.+)", path):
+            self.commit(match[1], match[2], [json.loads(line) for line in body.splitlines()])
         else:
             self.missing("Repo")
 
-    def place(self, asked: dict[str, Any]) -> dict[str, Any]:
-        return {**asked, "actions": {"upload": {"href": f"{self.server.url}/upload/{asked['oid']}", "header": {}}}}
+    def upload_address(self, upload: dict[str, Any]) -> dict[str, Any]:
+        return {**upload, "actions": {"upload": {"href": f"{self.server.url}/upload/{upload['oid']}", "header": {}}}}
 
     def commit(self, id: str, branch: str, lines: list[dict[str, Any]]) -> None:
         repo = self.server.repos[id]

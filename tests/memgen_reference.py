@@ -25,7 +25,7 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     blocks: list[tuple[str, int]] = field(default_factory=list)  # kind, visible tokens before it
     latents: list[Tensor] = field(default_factory=list)
-    asked: list[tuple[int, int, float]] = field(default_factory=list)  # visible tokens before, decision, log p
+    consultations: list[tuple[int, int, float]] = field(default_factory=list)  # visible tokens before, decision, log p
 
 
 def embed(model: MemGen, ids: Sequence[int]) -> Tensor:
@@ -97,7 +97,7 @@ def decode(
             logits = trigger_logits(model, [*prompt_ids, *answer.tokens]).double()
             logprobs = (logits / (trigger_temperature or 1.0)).log_softmax(dim=0)
             decision = pick(logprobs, trigger_temperature, of_trigger)
-            answer.asked.append((step, decision, float(logprobs[decision])))
+            answer.consultations.append((step, decision, float(logprobs[decision])))
             yes = decision == 1
         if yes:
             answer.latents.append(weave(model, kind, x))
@@ -119,20 +119,20 @@ def target_logprobs(
     model: MemGen, prompt_ids: Sequence[int], targets: Sequence[int], blocks: dict[int, str], temperature: float = 1.0
 ) -> Tensor:
     """log p of every target, one pass of the whole model for each, with gradients; `blocks` are before targets."""
-    x, found = embed(model, prompt_ids), []
-    for place, target in enumerate(targets):
-        if place in blocks:
-            x = torch.cat([x, weave(model, blocks[place], x)])
+    x, logprobs = embed(model, prompt_ids), []
+    for position, target in enumerate(targets):
+        if position in blocks:
+            x = torch.cat([x, weave(model, blocks[position], x)])
         logits = model.backbone.model(inputs_embeds=x[None], use_cache=False).logits[0, -1]
-        found.append((logits / temperature).log_softmax(dim=0)[target])
+        logprobs.append((logits / temperature).log_softmax(dim=0)[target])
         x = torch.cat([x, embed(model, [target])])
-    return torch.stack(found)
+    return torch.stack(logprobs)
 
 
 def training_blocks(model: MemGen, prompt_ids: Sequence[int], targets: Sequence[int]) -> dict[int, str]:
     """The prompt boundary and the first K places after a delimiter."""
     blocks, count = {0: "prompt"}, 0
-    for place in range(1, len(targets)):
-        if ends_in_delimiter(model, [*prompt_ids, *targets[:place]]) and count < model.settings.max_insertions:
-            blocks[place], count = "inference", count + 1
+    for position in range(1, len(targets)):
+        if ends_in_delimiter(model, [*prompt_ids, *targets[:position]]) and count < model.settings.max_insertions:
+            blocks[position], count = "inference", count + 1
     return blocks

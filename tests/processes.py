@@ -42,16 +42,16 @@ class Started:
         return self._process.is_alive()
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._out.read_text()
 
     def until(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
         """What `condition` returns as soon as that is true. Raises AssertionError where it does not come to it."""
         deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert self.running and time.monotonic() < deadline, self.said
+        while not (value := condition()):
+            assert self.running and time.monotonic() < deadline, self.output
             time.sleep(0.005)
-        return found
+        return value
 
     def send(self, signum: signal.Signals) -> None:
         os.kill(self._process.pid or 0, signum)

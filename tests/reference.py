@@ -110,8 +110,8 @@ def numbers(request: Request, purpose: int) -> np.random.Generator:
 
 
 def stop_position(text: str, request: Request) -> int | None:
-    found = [text.index(stop) for stop in request.stop if stop in text]
-    return min(found) if found else None
+    stops = [text.index(stop) for stop in request.stop if stop in text]
+    return min(stops) if stops else None
 
 
 def is_full(model: Tyler, request: Request, num_actions: int, length: int) -> bool:
@@ -274,7 +274,7 @@ def planned(model: Tyler, request: Request, visible: list[int]) -> list[tuple[in
     lengths = [len(text) for text in texts]
     spans = list(itertools.pairwise(lengths))
     scanner = BoundaryScanner({operator.boundary for operator in model.operators})
-    found = {
+    candidates_by_position = {
         (token_at(boundary.position, RULES[boundary.rule].side, spans), k)
         for boundary in scanner.feed(texts[-1])
         for k, operator in enumerate(model.operators)
@@ -282,7 +282,9 @@ def planned(model: Tyler, request: Request, visible: list[int]) -> list[tuple[in
     }
     first_open = min(token_at(scanner.settled, side, spans) for side in ("after", "before"))
     draws = numbers(request, purpose=1)
-    certain = [(position, model.operators[k].name) for position, k in sorted(found) if position <= first_open]
+    certain = [
+        (position, model.operators[k].name) for position, k in sorted(candidates_by_position) if position <= first_open
+    ]
     return [call for call in certain if draws.random() < router.rate]
 
 

@@ -22,7 +22,7 @@ def trajectory(index: int) -> Trajectory:
     """An answer with `index` operator calls."""
     actions = [7, 8] + [100] * index
     calls = tuple(
-        Invocation("state" if place % 2 else "global", 2, 3, 2 + place, offset=1 + place) for place in range(index)
+        Invocation("state" if number % 2 else "global", 2, 3, 2 + number, offset=1 + number) for number in range(index)
     )
     return Trajectory(
         prompt_ids=[1],
@@ -50,8 +50,8 @@ class Scripted:
         self.answered: list[str] = []
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
-        places = [int(problem.prompt.split()[1]) for problem in problems]
-        for index in reversed(range(len(places))):
-            finished(index, trajectory(places[index]))
+        indices = [int(problem.prompt.split()[1]) for problem in problems]
+        for index in reversed(range(len(indices))):
+            finished(index, trajectory(indices[index]))
             self.answered.append(problems[index].id)
-        return [trajectory(place) for place in places]
+        return [trajectory(index) for index in indices]

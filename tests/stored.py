@@ -33,4 +33,4 @@ def interrupt(folder: Path, count: int | None = None, rank: str = "") -> None:
 
 def write_lines(folder: Path, records: Sequence[Answer], rank: str = "") -> None:
     """Write records as a process that runs does."""
-    (folder / f"answers{rank}.jsonl").write_text("".join(json.dumps(one.row()) + "\n" for one in records))
+    (folder / f"answers{rank}.jsonl").write_text("".join(json.dumps(record.row()) + "\n" for record in records))

@@ -57,21 +57,23 @@ def test_replayed_log_probabilities_are_the_sampled_ones_there(device: str) -> N
     trajectories = run(model, cases)
     packed = pack(model.backbone, trajectories)
     replayed, _ = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
-    assert replayed.device.type == device and sum(one.num_invocations for one in trajectories) > 2
+    assert replayed.device.type == device and sum(answer.num_invocations for answer in trajectories) > 2
     for row, trajectory in enumerate(trajectories):
-        recorded = [one if drawn else 0.0 for one, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)]
+        recorded = [
+            logprob if drawn else 0.0 for logprob, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)
+        ]
         assert distance(recorded, replayed[row, : len(recorded)].tolist()) < TOLERANCE
 
 
 def test_stage_1_has_there_the_log_probabilities_and_gradients_of_full_passes(device: str) -> None:
     model, on_cpu = tiny.tyler("qwen3", device), tiny.tyler("qwen3")
     logprobs, mask = stage1.logprobs_of(model, stage1.RAGGED)
-    slow = [stage1.full_logprobs(on_cpu, one) for one in stage1.RAGGED]
+    slow = [stage1.full_logprobs(on_cpu, row) for row in stage1.RAGGED]
     for row, of_pass in enumerate(slow):
         torch.testing.assert_close(logprobs[row][mask[row]].cpu(), of_pass, atol=TOLERANCE, rtol=0)
-    found = stage1.gradients(model, sum(logprobs[row][mask[row]].sum() for row in range(len(slow))))
-    for name, gradient in stage1.gradients(on_cpu, sum(one.sum() for one in slow)).items():
-        error = (found[name].cpu() - gradient).norm() / gradient.norm()
+    gradients = stage1.gradients(model, sum(logprobs[row][mask[row]].sum() for row in range(len(slow))))
+    for name, gradient in stage1.gradients(on_cpu, sum(logprob.sum() for logprob in slow)).items():
+        error = (gradients[name].cpu() - gradient).norm() / gradient.norm()
         assert error < 1e-3, f"the gradient of {name} is off by {error:.1e} of its norm"
 
 
@@ -80,7 +82,7 @@ def test_stage_2_has_there_the_loss_and_gradients_of_the_papers_sums(
 ) -> None:
     monkeypatch.setattr(verdicts, "grade", stage2.verdict)
     model, rollout, reference_psi = stage2.moved_policy(device=device)
-    terms, found = stage2.learned(model, rollout, reference_psi, stage2.CONFIG)
+    terms, gradients = stage2.learned(model, rollout, reference_psi, stage2.CONFIG)
     on_cpu, _, reference_on_cpu = stage2.moved_policy()
     for trajectory in rollout.trajectories:
         trajectory.latents = [latents.cpu() for latents in trajectory.latents]
@@ -88,14 +90,14 @@ def test_stage_2_has_there_the_loss_and_gradients_of_the_papers_sums(
     named = stage2.trainable(on_cpu)
     assert terms["loss"] == pytest.approx(float(loss), abs=TOLERANCE)
     for name, gradient in zip(named, torch.autograd.grad(loss, list(named.values())), strict=True):
-        error = (found[name].cpu() - gradient).norm() / gradient.norm()
+        error = (gradients[name].cpu() - gradient).norm() / gradient.norm()
         assert error < 5e-3, f"the gradient of {name} is off by {error:.1e} of its norm"
 
 
 def test_a_trigger_decides_there_what_it_decides_on_a_cpu(device: str) -> None:
     logits = torch.tensor([0.3, 0.1])
     for temperature in (0.0, 0.7):
-        there, here = (decide(one, temperature, Sampling(seed=1).stream(0)) for one in (logits.to(device), logits))
+        there, here = (decide(row, temperature, Sampling(seed=1).stream(0)) for row in (logits.to(device), logits))
         assert there == pytest.approx(here)
 
 
@@ -119,14 +121,6 @@ def test_an_apple_gpu_is_taken_where_it_is_named_and_only_there(stand_in: str) -
     assert resolve_dtype("auto", torch.device("mps")) == torch.float32
     with pytest.raises(ValueError, match=r"dtype 'float64' was asked for, and an Apple GPU has none; use 'float32'"):
         resolve_dtype("float64", torch.device("mps"))
-
-
-def test_a_machine_without_an_apple_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(
-        ValueError, match=r"device 'mps' was asked for, and torch finds no Apple GPU here; `tyler doctor`"
-    ):
-        Tyler.from_pretrained("mini", device="mps")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +166,6 @@ def test_a_model_is_loaded_there(stand_in: str) -> None:
     model = Tyler.from_pretrained("mini-tyler", device="mps")
     assert model.backbone.device.type == "mps"
     problem = "What is $3 + 4$?"
-    there, here = (one.solve(problem, max_new_tokens=12) for one in (model, Tyler.from_pretrained("mini-tyler")))
+    there, here = (tyler.solve(problem, max_new_tokens=12) for tyler in (model, Tyler.from_pretrained("mini-tyler")))
     assert (there.actions, there.text) == (here.actions, here.text)
     assert isinstance(model.backbone, Backbone)

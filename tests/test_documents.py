@@ -37,8 +37,8 @@ NAME = re.compile(r"`(tyler(?!\.json`)(?:\.\w+)+)`")
 
 
 def pages(root: Path) -> dict[str, str]:
-    found = [path for pattern in PAGES for path in sorted(root.glob(pattern))]
-    return {str(path.relative_to(root)): path.read_text() for path in found}
+    paths = [path for pattern in PAGES for path in sorted(root.glob(pattern))]
+    return {str(path.relative_to(root)): path.read_text() for path in paths}
 
 
 def resolve(name: str) -> Any:
@@ -46,12 +46,12 @@ def resolve(name: str) -> Any:
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:end]))
+            target: Any = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError:
             continue
         for part in parts[end:]:
-            found = member(found, part)
-        return found
+            target = member(target, part)
+        return target
     raise AttributeError(f"no module in {name!r}")
 
 
@@ -125,7 +125,7 @@ def test_every_import_on_a_page_works(root: Path) -> None:
     """Those of blocks that are only read too."""
     line = re.compile(r"^ *from (tyler[\w.]*) import ([\w, ]+)", re.MULTILINE)
     for page, text in pages(root).items():
-        names = [f"{home}.{name.strip()}" for home, found in line.findall(text) for name in found.split(",")]
+        names = [f"{home}.{name.strip()}" for home, listed in line.findall(text) for name in listed.split(",")]
         assert not missing(names), f"{page} imports what does not exist"
 
 
@@ -146,9 +146,9 @@ def test_the_drawing_of_the_packages_is_in_the_order_of_the_import_contract(root
 def test_every_equation_of_the_paper_has_its_place_in_the_code(root: Path) -> None:
     lines = [line for line in (root / "docs" / "paper.md").read_text().splitlines() if line.startswith("| Eq.")]
     for equation in EQUATIONS:
-        found = [line for line in lines if re.search(rf"[ ,]{equation}[ ,|]", line.split("|")[1] + "|")]
-        assert found, f"docs/paper.md has no line for Eq. {equation}"
-        assert any(NAME.search(line) for line in found), f"the line of Eq. {equation} names no code"
+        rows = [line for line in lines if re.search(rf"[ ,]{equation}[ ,|]", line.split("|")[1] + "|")]
+        assert rows, f"docs/paper.md has no line for Eq. {equation}"
+        assert any(NAME.search(line) for line in rows), f"the line of Eq. {equation} names no code"
 
 
 def test_every_table_of_settings_has_its_place_in_the_code(root: Path) -> None:
@@ -170,8 +170,8 @@ def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
     written = root / "docs" / "reference"  # by the site's build, which refuses a link that leads nowhere
     link = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
     for page, text in pages(root).items():
-        places = {target: (root / page).parent.joinpath(target).resolve() for target in link.findall(text)}
-        lost = [target for target, place in places.items() if place.parent != written and not place.exists()]
+        paths = {target: (root / page).parent.joinpath(target).resolve() for target in link.findall(text)}
+        lost = [target for target, path in paths.items() if path.parent != written and not path.exists()]
         assert not lost, f"{page} links to what does not exist"
 
 
@@ -245,18 +245,3 @@ def test_all_is_complete_and_every_name_in_it_resolves() -> None:
     assert listed == tyler.HOMES, "what type checkers see is what there is"
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         tyler.Nothing  # noqa: B018
-
-
-def test_the_contracts_names_are_exported() -> None:
-    contract = {
-        "Tyler",
-        "AtBoundaries",
-        "Never",
-        "Learned",
-        "Forced",
-        "Sampling",
-        "Operator",
-        "Trajectory",
-        "Invocation",
-    }
-    assert contract <= set(tyler.__all__)

@@ -133,13 +133,17 @@ def test_a_training_that_runs_out_of_time_is_saved_and_goes_on(setup: Setup) -> 
     setup.work.mkdir()
     for step in (real.fetched, real.prepared):
         list(step(setup))
-    row, training = next((row, one) for row, one in real.trainings(250).items() if one.method == "sft")
+    row, training = next(
+        (row, candidate) for row, candidate in real.trainings(250).items() if candidate.method == "sft"
+    )
     with pytest.raises(steps.Unfinished) as stopped:
         list(real.train(row, training, 250, replace(setup, deadline=time.monotonic())))
-    assert [one.value for one in stopped.value.findings if one.work == "steps"] == [1], "asked before the first of two"
+    assert [finding.value for finding in stopped.value.findings if finding.work == "steps"] == [1], (
+        "asked before the first of two"
+    )
     assert not list(setup.output.glob("*.tar"))
-    found = list(real.train(row, training, 250, setup))
-    assert [one.value for one in found if isinstance(one, Figure) and one.work == "steps"] == [2]
+    outcomes = list(real.train(row, training, 250, setup))
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Figure) and outcome.work == "steps"] == [2]
     assert (setup.output / "models-250-steps.tar").exists()
 
 
@@ -171,7 +175,7 @@ def test_a_rehearsal_tries_every_kind_of_step(setup: Setup) -> None:
         (right, ("float32", "bfloat16", "mini")),
         (speed, ("copy", "SFT", "Stage 1", "decoding", "a call")),
     ):
-        names, rehearsed = ([step.name for step in part.steps(one)] for one in (whole, setup))
+        names, rehearsed = ([step.name for step in part.steps(option)] for option in (whole, setup))
         assert all(any(kind in name for name in rehearsed) for kind in kinds)
         assert len(names) >= len(rehearsed)
     assert [step.name for step in real.steps(setup)] == [step.name for step in real.steps(whole)][

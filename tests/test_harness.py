@@ -17,7 +17,7 @@ def test_every_way_takes_part_in_every_round_and_who_begins_moves_on() -> None:
     ways = {name: lambda name=name: order.append(name) or 1.0 for name in "abc"}
     timings = compete([Contest("work", ways)], rounds=3, warmups=1)
     assert order == [*"cab", *"abc", *"bca", *"cab"], "the warm-up, then three rounds"
-    assert [(one.way, one.seconds) for one in timings] == [(name, [1.0] * 3) for name in "abc"]
+    assert [(timing.way, timing.seconds) for timing in timings] == [(name, [1.0] * 3) for name in "abc"]
 
 
 def test_ratios_are_taken_within_rounds_against_the_first_way() -> None:

@@ -72,12 +72,6 @@ def test_importing_tyler_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_every_name_tyler_exports_exists() -> None:
-    assert sorted(tyler.__all__) == sorted(set(tyler.__all__))
-    for name in tyler.__all__:
-        assert getattr(tyler, name) is not None
-
-
 def test_the_configs_at_the_root_are_those_in_the_package(root: Path) -> None:
     assert (root / "configs").resolve() == (root / "src" / "tyler" / "configs").resolve()
 

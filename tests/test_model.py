@@ -36,10 +36,10 @@ def essence(trajectory: Trajectory) -> tuple[object, ...]:
 
 
 def test_a_text_gives_a_trajectory_and_a_list_gives_a_list(model: Tyler) -> None:
-    one = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS)
+    alone = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS)
     many = model.solve([tiny.MEDIUM, tiny.SHORT], max_new_tokens=ACTIONS)
-    assert isinstance(one, Trajectory) and isinstance(many, list)
-    assert essence(many[0]) == essence(one)
+    assert isinstance(alone, Trajectory) and isinstance(many, list)
+    assert essence(many[0]) == essence(alone)
     assert essence(many[1]) == essence(model.solve(tiny.SHORT, max_new_tokens=ACTIONS))
     assert isinstance(model.solve([tiny.SHORT], max_new_tokens=2), list)
     assert isinstance(model.solve((tiny.SHORT,), max_new_tokens=2), list)
@@ -48,14 +48,14 @@ def test_a_text_gives_a_trajectory_and_a_list_gives_a_list(model: Tyler) -> None
 
 def test_a_conversation_and_a_problem_of_a_task_are_answered_as_a_text_is(model: Tyler) -> None:
     expected = essence(model.solve(tiny.MEDIUM, max_new_tokens=8))
-    said = [{"role": "user", "content": tiny.MEDIUM}]
+    conversation = [{"role": "user", "content": tiny.MEDIUM}]
     problem = Problem("1", "jsonl", tiny.MEDIUM, "5")
-    for question in (said, problem):
+    for question in (conversation, problem):
         assert essence(model.solve(question, max_new_tokens=8)) == expected
         *_, finish = model.stream(question, max_new_tokens=8)
         assert essence(finish.trajectory) == expected
-        (found,) = model.solve([question], max_new_tokens=8)
-        assert essence(found) == expected
+        (answer,) = model.solve([question], max_new_tokens=8)
+        assert essence(answer) == expected
 
 
 def test_answers_come_in_the_order_of_the_problems_whatever_the_slots(model: Tyler) -> None:
@@ -63,16 +63,16 @@ def test_answers_come_in_the_order_of_the_problems_whatever_the_slots(model: Tyl
     together = model.solve(problems, max_new_tokens=ACTIONS)
     for slots in (1, 3):
         again = model.solve(problems, max_new_tokens=ACTIONS, slots=slots)
-        assert [essence(one) for one in again] == [essence(one) for one in together]
+        assert [essence(answer) for answer in again] == [essence(answer) for answer in together]
     prompts = [list(model.request(problem).prompt_ids) for problem in problems]
     assert [trajectory.prompt_ids for trajectory in together] == prompts
 
 
 def test_a_trajectory_tells_what_happened(model: Tyler) -> None:
-    found = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=2))
-    assert sum(trajectory.num_invocations for trajectory in found) > 0
+    answers = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=2))
+    assert sum(trajectory.num_invocations for trajectory in answers) > 0
     vocab = model.backbone.vocab_size
-    for trajectory in found:
+    for trajectory in answers:
         assert len(trajectory.actions) == len(trajectory.logprobs) == len(trajectory.is_operator) <= ACTIONS
         assert trajectory.is_operator == [action >= vocab for action in trajectory.actions]
         assert trajectory.num_visible + trajectory.num_invocations == len(trajectory.actions)
@@ -146,7 +146,7 @@ def test_a_budget_is_a_hard_cap_and_zero_is_never(model: Tyler) -> None:
         assert all(trajectory.budget == budget for trajectory in capped)
     never = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, router=Never())
     capped = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, budget=0)
-    assert [essence(one) for one in never] == [essence(one) for one in capped]
+    assert [essence(answer) for answer in never] == [essence(answer) for answer in capped]
 
 
 def test_sampling_is_greedy_by_default_and_reproducible_by_its_seed(model: Tyler) -> None:
@@ -158,18 +158,13 @@ def test_sampling_is_greedy_by_default_and_reproducible_by_its_seed(model: Tyler
     assert len({tuple(solve(Sampling(1.0, seed=seed))) for seed in range(4)}) > 1
 
 
-def test_a_stop_string_ends_the_answer_before_it(model: Tyler) -> None:
-    text = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS).text
-    stop = text[4:7]
-    stopped = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=(stop,))
-    assert (stopped.text, stopped.finish_reason) == (text[: text.index(stop)], "stop")
-
-
-def test_a_plain_string_is_one_stop_string_everywhere(model: Tyler) -> None:
+def test_a_stop_string_ends_the_answer_before_it_alone_or_in_a_list(model: Tyler) -> None:
     text = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS).text
     stop = text[4:7]
     expected = text[: text.index(stop)]
-    assert model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=stop).text == expected
+    for given in (stop, (stop,)):
+        stopped = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=given)
+        assert (stopped.text, stopped.finish_reason) == (expected, "stop")
     *_, end = model.stream(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=stop)
     assert isinstance(end, FinishEvent) and end.trajectory.text == expected
     assert model.request(tiny.MEDIUM, stop=stop).stop == (stop,)
@@ -191,9 +186,11 @@ def test_what_is_no_question_is_refused_by_its_type(question: Any, model: Tyler)
 
 @pytest.mark.parametrize("text", ["caf\udce9", "half \ud83d of a pair"])
 def test_text_that_was_not_utf8_is_refused_with_the_place(text: str, model: Tyler) -> None:
-    place = next(index for index, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
+    position = next(index for index, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
     for question in (text, [{"role": "user", "content": text}], Problem("p", "jsonl", text, "5")):
-        with pytest.raises(ValueError, match=f"at character {place}, which is not a character: its text was not UTF-8"):
+        with pytest.raises(
+            ValueError, match=f"at character {position}, which is not a character: its text was not UTF-8"
+        ):
             model.solve(question)  # type: ignore[call-overload]
 
 
@@ -334,12 +331,12 @@ def test_the_shipped_operators_of_a_real_model_answer_the_example_of_make_real(r
 
 def test_the_shipped_tyler_solves_what_its_card_says_and_mini_alone_does_not() -> None:
     problems = load_problems("mini", "eval", count=40)
-    asked = {"max_new_tokens": 160, "slots": 40}
+    settings = {"max_new_tokens": 160, "slots": 40}
     trained, plain = (Tyler.from_pretrained(name) for name in ("mini-tyler", "mini"))
     right = [
         sum(
-            grade("mini", one.text, problem.answer).correct
-            for one, problem in zip(model.solve([p.prompt for p in problems], **asked), problems, strict=True)
+            grade("mini", answer.text, problem.answer).correct
+            for answer, problem in zip(model.solve([p.prompt for p in problems], **settings), problems, strict=True)
         )
         for model in (trained, plain)
     ]
@@ -360,14 +357,14 @@ def test_equal_problems_of_a_list_have_samples_of_their_own(model: Tyler) -> Non
     settings = {"max_new_tokens": ACTIONS, "sampling": Sampling(1.0, seed=3)}
     first, second = model.solve([tiny.MEDIUM] * 2, num_samples=2, **settings)
     assert len({tuple(sample.actions) for sample in (*first, *second)}) == 4
-    one, other = model.solve([tiny.MEDIUM] * 2, **settings)
-    assert essence(one) == essence(other), "without num_samples a seed is a seed"
+    first, other = model.solve([tiny.MEDIUM] * 2, **settings)
+    assert essence(first) == essence(other), "without num_samples a seed is a seed"
 
 
 def test_a_list_may_have_a_sampling_for_each_problem(model: Tyler) -> None:
     samplings = [Sampling(1.0, seed=1), Sampling(), Sampling(1.0, seed=2)]
     together = model.solve([tiny.MEDIUM] * 3, sampling=samplings, max_new_tokens=ACTIONS)
-    apart = [model.solve(tiny.MEDIUM, sampling=one, max_new_tokens=ACTIONS) for one in samplings]
+    apart = [model.solve(tiny.MEDIUM, sampling=each, max_new_tokens=ACTIONS) for each in samplings]
     assert list(map(essence, together)) == list(map(essence, apart))
     with pytest.raises(ValueError, match="2 samplings for 1 problems; give one for all, or one for each"):
         model.solve([tiny.MEDIUM], sampling=samplings[:2])
@@ -381,7 +378,7 @@ def test_fewer_samples_than_one_are_refused(model: Tyler) -> None:
 def test_a_model_is_shown_in_a_line(model: Tyler) -> None:
     assert repr(model) == (
         f"Tyler(Backbone({model.backbone.id!r}, dtype=float32, device=cpu), stage={model.stage!r}, "
-        f"operators=({', '.join(f'{one.name} ×{one.num_latents}' for one in model.operators)}))"
+        f"operators=({', '.join(f'{operator.name} ×{operator.num_latents}' for operator in model.operators)}))"
     )
 
 
@@ -402,9 +399,9 @@ def test_a_problem_of_a_list_that_cannot_be_asked_is_named_by_its_place(problem,
     with pytest.raises(ValueError, match=f"^{message}"):
         model.solve(problem, max_new_tokens=2, num_samples=num_samples)
     if isinstance(problem, str):
-        asked = [Problem("test-7", "gsm8k", "one", "1"), Problem("test-9", "gsm8k", problem, "1")]
+        problems = [Problem("test-7", "gsm8k", "one", "1"), Problem("test-9", "gsm8k", problem, "1")]
         with pytest.raises(ValueError, match=rf"^problems\[1\] \(test-9\): {message}"):
-            model.solve(asked, max_new_tokens=2, num_samples=num_samples)
+            model.solve(problems, max_new_tokens=2, num_samples=num_samples)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -49,10 +49,10 @@ def test_a_block_stands_before_what_it_foretells_and_has_no_label(script: dict[s
     (text,) = script["tokenize"](tokenizer, 1)
     rng = script["random"].Random(1)
     rows = [script["Blocks"](tokenizer).row(text, rng, with_blocks=True) for _ in range(20)]
-    assert any(one.foreign for row in rows for one in row)
+    assert any(item.foreign for row in rows for item in row)
     for row in rows:
-        assert [one.mixed[0] for one in row if not one.foreign] == [*text.prompt, *text.completion]
-        assert {one.label for one in row if one.foreign} <= {script["IGNORED"]}
+        assert [item.mixed[0] for item in row if not item.foreign] == [*text.prompt, *text.completion]
+        assert {item.label for item in row if item.foreign} <= {script["IGNORED"]}
     labels, mixed, weights, noise, foreign = script["collate"](rows)
     assert labels.shape == noise.shape == foreign.shape == mixed.shape[:2] == weights.shape[:2]
     assert labels.shape[1] % 8 == 0 and bool((weights[~foreign].sum(-1) <= 1).all())

@@ -24,16 +24,16 @@ LOADED = re.compile(r"""(?:src|href)=["'](https?:)?//|@import\s+url\(["']?https?
 TAG = re.compile(r"<(?:script|link|img|iframe)\b[^>]*>")
 
 
-def places(entry: Any) -> list[str]:
+def files_in(entry: Any) -> list[str]:
     """The files of a nav, which nests lists in mappings."""
     if isinstance(entry, str):
         return [entry]
     inner = entry.values() if isinstance(entry, dict) else entry
-    return [file for one in inner for file in places(one)]
+    return [file for each in inner for file in files_in(each)]
 
 
 def test_every_page_has_its_place_in_the_navigation(root: Path) -> None:
-    nav = places(yaml.safe_load((root / "mkdocs.yml").read_text())["nav"])
+    nav = files_in(yaml.safe_load((root / "mkdocs.yml").read_text())["nav"])
     docs = root / "docs"
     pages = [str(page.relative_to(docs)) for page in docs.rglob("*.md")]
     pages += [

@@ -169,9 +169,9 @@ def randomize(model: PreTrainedModel, generator: torch.Generator) -> None:
 
 
 def ids_of(pieces: Sequence[str]) -> list[int]:
-    found = [ids(piece) for piece in pieces]
-    assert all(len(piece) == 1 for piece in found), "each of these is one token"
-    return [piece[0] for piece in found]
+    token_ids = [ids(piece) for piece in pieces]
+    assert all(len(piece) == 1 for piece in token_ids), "each of these is one token"
+    return [piece[0] for piece in token_ids]
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import overload
+from typing import TypedDict, Unpack, overload
 
 import torch
 
@@ -44,6 +44,21 @@ DEFAULT_ROUTERS: dict[str, Router] = {
     "grpo": Never(),
 }
 """The router by default: what the model's last stage was trained for."""
+
+OneQuestion = str | Problem | list[Message]
+Questions = list[str] | list[Problem] | list[list[Message]]
+Samplings = Sampling | Sequence[Sampling] | None
+
+
+class Common(TypedDict, total=False):
+    """What `Tyler.solve` takes besides problems and how they are sampled."""
+
+    budget: int | None
+    router: Router | str | None
+    max_new_tokens: int
+    stop: str | Sequence[str]
+    slots: int
+    memory: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,62 +250,22 @@ class Tyler(Independent):
 
     @overload
     def solve(
-        self,
-        problems: str | Problem | list[Message],
-        *,
-        budget: int | None = ...,
-        router: Router | str | None = ...,
-        sampling: Sampling | None = ...,
-        max_new_tokens: int = ...,
-        stop: str | Sequence[str] = ...,
-        slots: int = ...,
-        memory: int | None = ...,
-        num_samples: None = ...,
+        self, problems: OneQuestion, *, sampling: Sampling | None = ..., num_samples: None = ..., **rest: Unpack[Common]
     ) -> Trajectory: ...
 
     @overload
     def solve(
-        self,
-        problems: str | Problem | list[Message],
-        *,
-        budget: int | None = ...,
-        router: Router | str | None = ...,
-        sampling: Sampling | None = ...,
-        max_new_tokens: int = ...,
-        stop: str | Sequence[str] = ...,
-        slots: int = ...,
-        memory: int | None = ...,
-        num_samples: int,
+        self, problems: OneQuestion, *, sampling: Sampling | None = ..., num_samples: int, **rest: Unpack[Common]
     ) -> list[Trajectory]: ...
 
     @overload
     def solve(
-        self,
-        problems: list[str] | list[Problem] | list[list[Message]],
-        *,
-        budget: int | None = ...,
-        router: Router | str | None = ...,
-        sampling: Sampling | Sequence[Sampling] | None = ...,
-        max_new_tokens: int = ...,
-        stop: str | Sequence[str] = ...,
-        slots: int = ...,
-        memory: int | None = ...,
-        num_samples: None = ...,
+        self, problems: Questions, *, sampling: Samplings = ..., num_samples: None = ..., **rest: Unpack[Common]
     ) -> list[Trajectory]: ...
 
     @overload
     def solve(
-        self,
-        problems: list[str] | list[Problem] | list[list[Message]],
-        *,
-        budget: int | None = ...,
-        router: Router | str | None = ...,
-        sampling: Sampling | Sequence[Sampling] | None = ...,
-        max_new_tokens: int = ...,
-        stop: str | Sequence[str] = ...,
-        slots: int = ...,
-        memory: int | None = ...,
-        num_samples: int,
+        self, problems: Questions, *, sampling: Samplings = ..., num_samples: int, **rest: Unpack[Common]
     ) -> list[list[Trajectory]]: ...
 
     def solve(

@@ -14,9 +14,9 @@ from tyler.boundaries.detokenizer import IncrementalDetokenizer, is_partition, t
 
 
 def transcript(tokens: list[int]) -> IncrementalDetokenizer:
-    made = IncrementalDetokenizer(tiny.tokenizer())
-    made.tokens.extend(tokens)
-    return made
+    transcript_of = IncrementalDetokenizer(tiny.tokenizer())
+    transcript_of.tokens.extend(tokens)
+    return transcript_of
 
 
 def test_a_split_character_belongs_to_the_token_that_completes_it() -> None:
@@ -49,10 +49,10 @@ def test_spaces_that_a_decoder_drops_at_the_start_are_kept_between_tokens() -> N
     """SentencePiece's decoder strips the space of whatever token comes first."""
     core = Tokenizer(models.WordLevel({"<unk>": 0, "\u2581so": 1, "\u2581x": 2, "2": 3}, unk_token="<unk>"))
     core.decoder = decoders.Metaspace()
-    made = IncrementalDetokenizer(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"))
-    made.tokens += [1, 2, 3, 1, 2]
-    assert list(made) == ["so", " x", "2", " so", " x"]
-    assert made.text == "so x2 so x"
+    decoded = IncrementalDetokenizer(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"))
+    decoded.tokens += [1, 2, 3, 1, 2]
+    assert list(decoded) == ["so", " x", "2", " so", " x"]
+    assert decoded.text == "so x2 so x"
 
 
 def test_a_broken_character_shows_once_it_cannot_be_completed() -> None:
@@ -64,11 +64,11 @@ def test_a_broken_character_shows_once_it_cannot_be_completed() -> None:
 def test_a_replacement_character_that_was_written_is_text_at_the_end_too() -> None:
     core = Tokenizer(models.BPE({letter: id for id, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made = IncrementalDetokenizer(PreTrainedTokenizerFast(tokenizer_object=core))
-    made.tokens += core.encode("x\ufffd").ids
-    assert made.text == "".join(made) == "x\ufffd"
-    made.tokens += core.encode("😀").ids[:1]
-    assert made.text == "".join(made) == "x\ufffd"
+    decoded = IncrementalDetokenizer(PreTrainedTokenizerFast(tokenizer_object=core))
+    decoded.tokens += core.encode("x\ufffd").ids
+    assert decoded.text == "".join(decoded) == "x\ufffd"
+    decoded.tokens += core.encode("😀").ids[:1]
+    assert decoded.text == "".join(decoded) == "x\ufffd"
 
 
 def test_special_and_padding_tokens_have_no_text() -> None:
@@ -78,13 +78,13 @@ def test_special_and_padding_tokens_have_no_text() -> None:
 
 def test_tokens_taken_back_and_shown_again_keep_their_texts() -> None:
     tokens = tiny.ids("a $x$é.\n\n")
-    made = transcript(tokens)
-    texts = list(made)
-    held = made.tokens[2:]
-    del made.tokens[2:]
-    assert len(made) == 2
-    made.tokens.extend(held)
-    assert list(made) == texts
+    decoded = transcript(tokens)
+    texts = list(decoded)
+    held = decoded.tokens[2:]
+    del decoded.tokens[2:]
+    assert len(decoded) == 2
+    decoded.tokens.extend(held)
+    assert list(decoded) == texts
 
 
 @pytest.mark.parametrize("text", tiny.PROMPTS)

@@ -54,6 +54,72 @@ def tokenizer(data_dir: Path, name: str) -> Any:
     return transformers.AutoTokenizer.from_pretrained(data_dir / "tokenizers" / name)
 
 
+# ------------------------------------------------------------------------------------------ by example
+
+MARKED = {
+    "each cue counts once": (
+        "Let me solve⟨g⟩ this. Let us solve that. Let me solve it.\nSolution:⟨g⟩ a\nSolution: b\nAnswer:⟨g⟩ c",
+    ),
+    "the first docstring of a code block starts an answer": (
+        '⟨p⟩```python\ndef f(x):\n    """Add $1$.\n\n    1. it\n    """\n\n⟨g⟩    return x\n\n"""more"""\ny\n```\n',
+    ),
+    "a docstring that ends the block starts nothing": ('⟨p⟩```python\n"""only this"""\n```\nafter',),
+    "a step title in bold is a step": (
+        "**Step 1:⟨s⟩ Find x.**\na",
+        "a\n**Step 2:⟨s⟩ Find x.** b",
+    ),
+    "a marker after a blank line does not start a second step": ("We add.\n\n⟨s⟩Step 2: Then\n\n⟨s⟩3. Then",),
+    "a heading and the blank line after it are one step": (
+        "We add.\n\n⟨s⟩### Step 2\n\nThen\nStep 3:\n\n⟨s⟩Now\nStep 4:\n⟨s⟩Stop",
+    ),
+    "a step title and its text are two steps": ("We add.\n\n⟨s⟩### Step 2: Add\n\n⟨s⟩Then",),
+    "blank lines and numbers in code start no steps": (
+        "a\n\n⟨s⟩⟨p⟩```python\nx = 1\n\n\n1. y\n# Step 2: z\n```\n\n⟨s⟩b",
+    ),
+    "blank lines and numbers in display formulas start no steps": (
+        "a ⟨p⟩\\[\n1. x\n\n2. y\n\\] b ⟨p⟩$$x\n\ny$$ c ⟨p⟩\\begin{align*}\n\n3. z\n\\end{align*} d",
+    ),
+    "blank lines before the first word start no step": ("\n\n  \nWe add.",),
+    "formulas after money are found": ("It costs $5 and $1,234.50, so ⟨p⟩$x$ is ⟨p⟩$y + 5$, not $7.\n\n⟨s⟩So ⟨p⟩$z$.",),
+    "the end of a formula taken for money opens nothing": (
+        "Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$, we get ⟨p⟩$x$.",
+        "Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$s and ⟨p⟩$x$.",
+    ),
+    "a blank line ends a formula that is never closed": (
+        "So ⟨p⟩$x is 5\n\n⟨s⟩and ⟨p⟩$y$ and ⟨p⟩\\(z\n\n⟨s⟩and ⟨p⟩$w$.",
+    ),
+    "a formula that is never closed does not swallow the next": ("Set ⟨p⟩$HOME to ⟨p⟩$x$ and ⟨p⟩$y$.",),
+    "inline code hides what looks like structure": ('Write `$x`, `a $ {"b": 1}` and `\n3. c` for ⟨p⟩$x$.',),
+    "dollars in code open no structure": (
+        "⟨p⟩```bash\necho $HOME $x$ \\( \n```\nand ⟨p⟩$x$",
+        "⟨p⟩~~~\n$x$\n```\n$y$\n~~~\nand ⟨p⟩$x$",
+        '⟨p⟩[asy]\nlabel("$x$");\n\n1. y\n[/asy] and ⟨p⟩$x$',
+    ),
+    "a fence closes only on one as long": ("⟨p⟩````\n```\n$x$\n```\n````\n⟨p⟩$y$",),
+    "a fence opens behind a list marker": ("a\n1.⟨s⟩ ⟨p⟩```python\n$x$\n   ```\n⟨p⟩$y$",),
+    "backticks that close on their line do not open a fence": ("⟨p⟩```x``` and ⟨p⟩$y$\n\n⟨s⟩Now",),
+    "a latex quote hides nothing": ("the ``seven'' and ⟨p⟩$x$",),
+    "every key of an object is a structure": (
+        'So {⟨p⟩"answer": 5, ⟨p⟩"why": ["a", "b"],\n  ⟨p⟩"more": {⟨p⟩"x" : "$y$, {", "no\\"", 1: "z"}} and ⟨p⟩$x$',
+    ),
+    "keys count in json blocks and not in other code": (
+        '⟨p⟩```json\n{\n  ⟨p⟩"a": 1,\n  ⟨p⟩"b": 2\n}\n```\n⟨p⟩```python\n{"a": 1}\n```\n',
+    ),
+    "a key too long for the lookahead counts": ('{⟨p⟩"a name that is rather long": 1, ⟨p⟩"b": 1}',),
+    "an object that is never closed ends at a blank line or a fence": (
+        'So {⟨p⟩"a": 1\n\n⟨s⟩and ⟨p⟩$x$',
+        '⟨p⟩```json\n{⟨p⟩"a": [1\n```\nand ⟨p⟩$x$',
+    ),
+}
+"""By what they show: texts with a mark at each of their boundaries."""
+
+
+@pytest.mark.parametrize("texts", MARKED.values(), ids=MARKED)
+def test_boundaries_are_where_they_are_marked(texts: tuple[str, ...]) -> None:
+    for text in texts:
+        assert_marked(text)
+
+
 # --------------------------------------------------------------------------------------- answer starts
 
 
@@ -90,22 +156,6 @@ def test_what_only_looks_like_a_cue_starts_nothing(text: str) -> None:
     assert marked(text) == text
 
 
-def test_each_cue_counts_once() -> None:
-    assert_marked(
-        "Let me solve⟨g⟩ this. Let us solve that. Let me solve it.\nSolution:⟨g⟩ a\nSolution: b\nAnswer:⟨g⟩ c"
-    )
-
-
-def test_the_first_docstring_of_a_code_block_starts_an_answer() -> None:
-    assert_marked(
-        '⟨p⟩```python\ndef f(x):\n    """Add $1$.\n\n    1. it\n    """\n\n⟨g⟩    return x\n\n"""more"""\ny\n```\n'
-    )
-
-
-def test_a_docstring_that_ends_the_block_starts_nothing() -> None:
-    assert_marked('⟨p⟩```python\n"""only this"""\n```\nafter')
-
-
 # ----------------------------------------------------------------------------------------------- steps
 
 
@@ -125,23 +175,6 @@ def test_an_enumerated_marker_is_a_step(marker: str) -> None:
     assert_marked(f"We add.\n{marker}⟨s⟩ Then we stop.")
 
 
-def test_a_step_title_in_bold_is_a_step() -> None:
-    assert_marked("**Step 1:⟨s⟩ Find x.**\na")
-    assert_marked("a\n**Step 2:⟨s⟩ Find x.** b")
-
-
-def test_a_marker_after_a_blank_line_is_no_second_step() -> None:
-    assert_marked("We add.\n\n⟨s⟩Step 2: Then\n\n⟨s⟩3. Then")
-
-
-def test_a_heading_and_the_blank_line_after_it_are_one_step() -> None:
-    assert_marked("We add.\n\n⟨s⟩### Step 2\n\nThen\nStep 3:\n\n⟨s⟩Now\nStep 4:\n⟨s⟩Stop")
-
-
-def test_a_step_title_and_its_text_are_two_steps() -> None:
-    assert_marked("We add.\n\n⟨s⟩### Step 2: Add\n\n⟨s⟩Then")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -153,21 +186,9 @@ def test_what_only_looks_like_a_marker_is_no_step(text: str) -> None:
     assert marked(text) == text
 
 
-def test_blank_lines_and_numbers_in_code_are_no_steps() -> None:
-    assert_marked("a\n\n⟨s⟩⟨p⟩```python\nx = 1\n\n\n1. y\n# Step 2: z\n```\n\n⟨s⟩b")
-
-
-def test_blank_lines_and_numbers_in_display_formulas_are_no_steps() -> None:
-    assert_marked("a ⟨p⟩\\[\n1. x\n\n2. y\n\\] b ⟨p⟩$$x\n\ny$$ c ⟨p⟩\\begin{align*}\n\n3. z\n\\end{align*} d")
-
-
 @pytest.mark.parametrize("tail", ["\n\n", "\n\n  ", "\n \n", "\n3. ", "\nStep 3:", "\nStep 3:\n\n"])
 def test_the_end_of_the_text_has_no_boundary(tail: str) -> None:
     assert marked("We add." + tail) == "We add." + tail
-
-
-def test_blank_lines_before_the_first_word_are_no_step() -> None:
-    assert_marked("\n\n  \nWe add.")
 
 
 # ------------------------------------------------------------------------------------------ structures
@@ -199,76 +220,14 @@ def test_money_is_no_structure(text: str) -> None:
     assert marked(text) == text
 
 
-def test_formulas_after_money_are_found() -> None:
-    assert_marked("It costs $5 and $1,234.50, so ⟨p⟩$x$ is ⟨p⟩$y + 5$, not $7.\n\n⟨s⟩So ⟨p⟩$z$.")
-
-
-def test_the_end_of_a_formula_taken_for_money_opens_nothing() -> None:
-    assert_marked("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$, we get ⟨p⟩$x$.")
-    assert_marked("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$s and ⟨p⟩$x$.")
-
-
-def test_a_blank_line_ends_a_formula_that_nobody_closes() -> None:
-    assert_marked("So ⟨p⟩$x is 5\n\n⟨s⟩and ⟨p⟩$y$ and ⟨p⟩\\(z\n\n⟨s⟩and ⟨p⟩$w$.")
-
-
-def test_a_formula_that_nobody_closes_does_not_swallow_the_next() -> None:
-    assert_marked("Set ⟨p⟩$HOME to ⟨p⟩$x$ and ⟨p⟩$y$.")
-
-
-def test_inline_code_hides_what_looks_like_structure() -> None:
-    assert_marked('Write `$x`, `a $ {"b": 1}` and `\n3. c` for ⟨p⟩$x$.')
-
-
-def test_dollars_in_code_are_no_structure() -> None:
-    assert_marked("⟨p⟩```bash\necho $HOME $x$ \\( \n```\nand ⟨p⟩$x$")
-    assert_marked("⟨p⟩~~~\n$x$\n```\n$y$\n~~~\nand ⟨p⟩$x$")
-    assert_marked('⟨p⟩[asy]\nlabel("$x$");\n\n1. y\n[/asy] and ⟨p⟩$x$')
-
-
-def test_a_fence_closes_only_on_one_as_long() -> None:
-    assert_marked("⟨p⟩````\n```\n$x$\n```\n````\n⟨p⟩$y$")
-
-
-def test_a_fence_opens_behind_a_list_marker() -> None:
-    assert_marked("a\n1.⟨s⟩ ⟨p⟩```python\n$x$\n   ```\n⟨p⟩$y$")
-
-
-def test_backticks_that_close_on_their_line_are_no_fence() -> None:
-    assert_marked("⟨p⟩```x``` and ⟨p⟩$y$\n\n⟨s⟩Now")
-
-
-def test_a_latex_quote_hides_nothing() -> None:
-    assert_marked("the ``seven'' and ⟨p⟩$x$")
-
-
 @pytest.mark.parametrize("env", ["pmatrix", "document", "cases"])
 def test_an_environment_that_is_no_formula_by_itself_is_no_structure(env: str) -> None:
     assert marked(rf"a \begin{{{env}}} b") == rf"a \begin{{{env}}} b"
 
 
-def test_every_key_of_an_object_is_a_structure() -> None:
-    assert_marked(
-        'So {⟨p⟩"answer": 5, ⟨p⟩"why": ["a", "b"],\n  ⟨p⟩"more": {⟨p⟩"x" : "$y$, {", "no\\"", 1: "z"}} and ⟨p⟩$x$'
-    )
-
-
-def test_keys_count_in_json_blocks_and_not_in_other_code() -> None:
-    assert_marked('⟨p⟩```json\n{\n  ⟨p⟩"a": 1,\n  ⟨p⟩"b": 2\n}\n```\n⟨p⟩```python\n{"a": 1}\n```\n')
-
-
-def test_a_key_too_long_for_the_lookahead_counts() -> None:
-    assert_marked('{⟨p⟩"a name that is rather long": 1, ⟨p⟩"b": 1}')
-
-
 @pytest.mark.parametrize("text", ['{"red", "blue"}', "{1, 2}", "{ }", '\\text{"a"}', '["a", "b"]', '"a": 1'])
 def test_what_only_looks_like_an_object_is_no_structure(text: str) -> None:
     assert marked(f"So {text}.") == f"So {text}."
-
-
-def test_an_object_that_nobody_closes_ends_at_a_blank_line_or_a_fence() -> None:
-    assert_marked('So {⟨p⟩"a": 1\n\n⟨s⟩and ⟨p⟩$x$')
-    assert_marked('⟨p⟩```json\n{⟨p⟩"a": [1\n```\nand ⟨p⟩$x$')
 
 
 @pytest.mark.parametrize(
@@ -296,18 +255,18 @@ FRAGMENTS = (
 
 def online(pieces: list[str]) -> list[Boundary]:
     """What a scanner reports for the pieces, with every promise of `settled` checked on the way."""
-    scanner, found, settled, length = BoundaryScanner(), [], 0, 0
+    scanner, boundaries, settled, length = BoundaryScanner(), [], 0, 0
     for piece in pieces:
         new = scanner.feed(piece)
         length += len(piece)
         assert all(boundary.position >= settled for boundary in new)
         assert settled <= scanner.settled <= length
         settled = scanner.settled
-        found += new
+        boundaries += new
     new = scanner.close()
     assert all(boundary.position >= settled for boundary in new)
     assert scanner.settled == length
-    return found + new
+    return boundaries + new
 
 
 def assert_same_in_pieces(text: str, cuts: list[int]) -> None:
@@ -387,7 +346,9 @@ def test_a_closed_scanner_takes_no_more_text() -> None:
 def test_only_the_rules_asked_for_are_found() -> None:
     text = "Let me solve it.\n\nSo $x$."
     for name in RULES:
-        assert find_boundaries(text, [name]) == [one for one in find_boundaries(text) if one.rule == name]
+        assert find_boundaries(text, [name]) == [
+            boundary for boundary in find_boundaries(text) if boundary.rule == name
+        ]
     assert find_boundaries(text, []) == []
 
 
@@ -401,14 +362,18 @@ def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(placement.RULES, "verify", verify)
     operator = Operator("verify", num_latents=2, boundary="verify")
     text = "So 5. Wait, no. Let me check it.\n\nWait, $x$."
-    assert [text[: one.position].split()[-1] for one in find_boundaries(text, ["verify"])] == ["Wait", "check", "Wait"]
+    assert [text[: boundary.position].split()[-1] for boundary in find_boundaries(text, ["verify"])] == [
+        "Wait",
+        "check",
+        "Wait",
+    ]
     assert candidates(text, piece_offsets(list(text)), [operator])[0] == (text.index(","), operator)
 
 
 def test_a_rule_of_phrases_or_headings_before_the_match_is_refused() -> None:
-    for found in ({"phrases": (r"\bWait(?=\W)",)}, {"headings": (r"Answer:",)}):
+    for wanted in ({"phrases": (r"\bWait(?=\W)",)}, {"headings": (r"Answer:",)}):
         with pytest.raises(ValueError, match=r"'a pause' has side='before', .* after the match; write side='after'"):
-            Rule("a pause", side="before", **found)
+            Rule("a pause", side="before", **wanted)
 
 
 def test_a_rule_may_ask_for_one_kind_of_opening(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,8 +436,8 @@ def test_a_boundary_before_something_holds_back_the_token_that_contains_it() -> 
 
 def test_offsets_without_leading_spaces_give_the_same_tokens() -> None:
     trimmed = [(0, 2), (3, 5), (6, 8)]
-    found = token_boundaries([Boundary(2, "step"), Boundary(3, "structure")], trimmed)
-    assert found == [(1, "step"), (1, "structure")]
+    tokens = token_boundaries([Boundary(2, "step"), Boundary(3, "structure")], trimmed)
+    assert tokens == [(1, "step"), (1, "structure")]
 
 
 def test_a_character_made_of_several_tokens_starts_at_the_first() -> None:

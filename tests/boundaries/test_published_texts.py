@@ -57,7 +57,7 @@ def test_false_and_missed_openings_are_those_of_the_page(
     root: Path,
 ) -> None:
     texts = read(data_dir)
-    pairs = [({found.position for found in find_boundaries(text, ["structure"])}, truth(text)) for text in texts]
+    pairs = [({boundary.position for boundary in find_boundaries(text, ["structure"])}, truth(text)) for text in texts]
     signs, true = sum(text.count("$") for text in texts), sum(len(true) for _, true in pairs)
     false, missed = sum(len(got - true) for got, true in pairs), sum(len(true - got) for got, true in pairs)
     assert (signs, true, false, missed) == counts

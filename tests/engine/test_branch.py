@@ -27,14 +27,14 @@ def model() -> Tyler:
     return tiny.build("smollm3", tiny.SEEDS["smollm3"], psi_scale=0.7)
 
 
-def asked(model: Tyler, router: Router, sampling: Sampling, **more: object) -> Request:
+def request_of(model: Tyler, router: Router, sampling: Sampling, **more: object) -> Request:
     return Request(model.request(tiny.ODD).prompt_ids, router, sampling, max_new_tokens=24, **more)  # type: ignore[arg-type]
 
 
 def branches(model: Tyler, answer: Trajectory, router: Router) -> list[Trajectory]:
     """The answer without each of its invocations, decoded beside each other."""
     starts = [tuple(answer.actions[: call.action]) for call in answer.invocations]
-    return model.engine().run([asked(model, router, answer.sampling, branch=start) for start in starts])
+    return model.engine().run([request_of(model, router, answer.sampling, branch=start) for start in starts])
 
 
 @pytest.mark.parametrize("router", ROUTERS, ids=repr)
@@ -42,7 +42,7 @@ def branches(model: Tyler, answer: Trajectory, router: Router) -> list[Trajector
 def test_a_branch_is_the_answer_up_to_the_call_and_then_has_no_such_call(
     router: Router, temperature: float, model: Tyler
 ) -> None:
-    (answer,) = model.engine().run([asked(model, router, Sampling(temperature, seed=1))])
+    (answer,) = model.engine().run([request_of(model, router, Sampling(temperature, seed=1))])
     assert answer.invocations, "or the test shows nothing"
     for number, (call, branch) in enumerate(zip(answer.invocations, branches(model, answer, router), strict=True)):
         assert branch.actions[: call.action] == answer.actions[: call.action]
@@ -79,19 +79,19 @@ class Without:
 def test_behind_the_call_a_fixed_router_does_what_it_would_without_it(
     router: Router, temperature: float, model: Tyler
 ) -> None:
-    (answer,) = model.engine().run([asked(model, router, Sampling(temperature, seed=1))])
+    (answer,) = model.engine().run([request_of(model, router, Sampling(temperature, seed=1))])
     for number, branch in enumerate(branches(model, answer, router)):
-        (plain,) = model.engine().run([asked(model, Without(router, number), answer.sampling)])
+        (plain,) = model.engine().run([request_of(model, Without(router, number), answer.sampling)])
         assert plain.actions == branch.actions and plain.invocations == branch.invocations
 
 
 def test_behind_the_call_a_policy_says_what_it_would_with_the_calls_that_are_left(model: Tyler) -> None:
-    (answer,) = model.engine().run([asked(model, Learned(), Sampling())])
+    (answer,) = model.engine().run([request_of(model, Learned(), Sampling())])
     for branch in branches(model, answer, Learned()):
         calls: dict[int, tuple[str, ...]] = {}
         for call in branch.invocations:
             calls[call.position] = (*calls.get(call.position, ()), call.operator)
-        (plain,) = model.engine().run([asked(model, Forced(calls), Sampling())])
+        (plain,) = model.engine().run([request_of(model, Forced(calls), Sampling())])
         assert tokens_of(plain) == tokens_of(branch)
 
 
@@ -101,7 +101,7 @@ def tokens_of(answer: Trajectory) -> list[int]:
 
 
 def test_a_whole_answer_repeated_has_the_same_latents(model: Tyler) -> None:
-    (answer,) = model.engine().run([asked(model, AtBoundaries(), Sampling(0.8, seed=1))])
+    (answer,) = model.engine().run([request_of(model, AtBoundaries(), Sampling(0.8, seed=1))])
     actions = tuple(action for action in answer.actions if action not in model.backbone.eos_ids)
     (again,) = model.engine().run([Request(answer.prompt_ids, branch=actions, max_new_tokens=len(actions))])
     assert again.actions == list(actions) and again.invocations == answer.invocations
@@ -113,9 +113,9 @@ def test_a_branch_that_no_answer_can_have_is_refused(model: Tyler) -> None:
     engine, vocab = model.engine(), model.backbone.vocab_size
     for actions in ((vocab + 3,), (-1,), (next(iter(model.backbone.eos_ids)),)):
         with pytest.raises(ValueError, match="branch holds"):
-            engine.add_request(asked(model, Learned(), Sampling(), branch=actions))
+            engine.add_request(request_of(model, Learned(), Sampling(), branch=actions))
     removed = model.with_heads({name: head for name, head in model.heads.items() if name != "global"})
     with pytest.raises(ValueError, match=f"branch holds {vocab};.* that this model offers"):
-        removed.engine().add_request(asked(removed, Learned(), Sampling(), branch=(vocab,)))
+        removed.engine().add_request(request_of(removed, Learned(), Sampling(), branch=(vocab,)))
     with pytest.raises(ValueError, match="branch invokes 2 operators, and budget=1"):
-        engine.add_request(asked(model, Learned(), Sampling(), branch=(vocab, vocab), budget=1))
+        engine.add_request(request_of(model, Learned(), Sampling(), branch=(vocab, vocab), budget=1))

@@ -96,20 +96,20 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 def test_a_setting_is_what_transformers_and_vllm_make_of_it(case: str, temperature: float) -> None:
     settings, expected = CASES[case]
     logits = rows(operators=0)
-    found = adjusted(logits / temperature, [state(LogitSettings(**settings), temperature=temperature)])
+    actual = adjusted(logits / temperature, [state(LogitSettings(**settings), temperature=temperature)])
     wanted = expected(logits.clone(), temperature)
-    assert (found == NEVER).equal(wanted == NEVER)
-    assert found.log_softmax(-1).exp().allclose(wanted.log_softmax(-1).exp(), atol=1e-6)
-    assert not found.allclose(logits / temperature)
+    assert (actual == NEVER).equal(wanted == NEVER)
+    assert actual.log_softmax(-1).exp().allclose(wanted.log_softmax(-1).exp(), atol=1e-6)
+    assert not actual.allclose(logits / temperature)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_operators_are_as_probable_as_before(case: str) -> None:
     logits = rows()
-    found = adjusted(logits, [state(LogitSettings(**CASES[case][0]))])
-    assert found[:, VOCAB:].equal(logits[:, VOCAB:])
-    assert found.softmax(-1)[:, VOCAB:].allclose(logits.softmax(-1)[:, VOCAB:], atol=1e-7)
-    assert not found.softmax(-1)[:, :VOCAB].allclose(logits.softmax(-1)[:, :VOCAB])
+    actual = adjusted(logits, [state(LogitSettings(**CASES[case][0]))])
+    assert actual[:, VOCAB:].equal(logits[:, VOCAB:])
+    assert actual.softmax(-1)[:, VOCAB:].allclose(logits.softmax(-1)[:, VOCAB:], atol=1e-7)
+    assert not actual.softmax(-1)[:, :VOCAB].allclose(logits.softmax(-1)[:, :VOCAB])
 
 
 def test_rows_are_adjusted_by_their_own_settings_and_the_others_not_at_all() -> None:
@@ -120,26 +120,27 @@ def test_rows_are_adjusted_by_their_own_settings_and_the_others_not_at_all() -> 
 
     def states() -> list[LogitState | None]:
         return [
-            None if one is None else state(one, ANSWER[:length]) for one, length in zip(given, lengths, strict=True)
+            None if setting is None else state(setting, ANSWER[:length])
+            for setting, length in zip(given, lengths, strict=True)
         ]
 
     kept = logits.clone()
-    found = adjusted(logits, states())
+    actual = adjusted(logits, states())
     assert logits.equal(kept)
-    assert found[1].equal(logits[1])
+    assert actual[1].equal(logits[1])
     for row in range(5):
-        assert found[row].allclose(adjusted(logits[row : row + 1], states()[row : row + 1])[0])
+        assert actual[row].allclose(adjusted(logits[row : row + 1], states()[row : row + 1])[0])
     assert adjusted(logits, [None] * 5) is logits
 
 
 def test_tokens_are_counted_as_they_come() -> None:
     tokens: list[int] = []
-    one = state(LogitSettings(**CASES["all"][0]), tokens)
+    row = state(LogitSettings(**CASES["all"][0]), tokens)
     logits = rows()
     for token in ANSWER:
-        adjusted(logits, [one])
+        adjusted(logits, [row])
         tokens.append(token)
-    assert adjusted(logits, [one]).allclose(adjusted(logits, [state(LogitSettings(**CASES["all"][0]))]))
+    assert adjusted(logits, [row]).allclose(adjusted(logits, [state(LogitSettings(**CASES["all"][0]))]))
 
 
 class Odd:
@@ -164,21 +165,21 @@ class Odd:
 
 def test_a_grammar_leaves_the_tokens_that_continue_it_and_every_operator() -> None:
     logits = rows(2)
-    found = adjusted(logits, [state(LogitSettings(grammar=Odd()), []), state(LogitSettings(grammar=Odd()), [4])])
+    actual = adjusted(logits, [state(LogitSettings(grammar=Odd()), []), state(LogitSettings(grammar=Odd()), [4])])
     tokens = torch.arange(VOCAB)
-    assert (found[0, :VOCAB] > NEVER).equal(tokens % 2 == 0)
-    assert (found[1, :VOCAB] > NEVER).equal(tokens % 2 == 1)
-    assert found[:, VOCAB:].equal(logits[:, VOCAB:])
+    assert (actual[0, :VOCAB] > NEVER).equal(tokens % 2 == 0)
+    assert (actual[1, :VOCAB] > NEVER).equal(tokens % 2 == 1)
+    assert actual[:, VOCAB:].equal(logits[:, VOCAB:])
 
 
 @pytest.mark.parametrize("vocab", [60, 64, 80, 200])
 def test_a_mask_has_a_bit_for_each_token_and_none_beyond(vocab: int) -> None:
     bits = torch.rand(2, 64, generator=torch.Generator().manual_seed(0)) < 0.5
     powers = (bits.long().view(2, 2, 32) << torch.arange(32)).sum(-1).to(torch.int32)
-    found = torch.stack([unpacked(words, vocab) for words in powers])
-    assert found.shape == (2, vocab)
-    assert found[:, :64].equal(bits[:, :vocab])
-    assert not found[:, 64:].any()
+    actual = torch.stack([unpacked(words, vocab) for words in powers])
+    assert actual.shape == (2, vocab)
+    assert actual[:, :64].equal(bits[:, :vocab])
+    assert not actual[:, 64:].any()
 
 
 @pytest.mark.parametrize(
@@ -219,18 +220,18 @@ def test_biases_and_penalties_reach_the_answer_and_not_its_neighbours() -> None:
     first = visible(ended.run([plain])[0])[0]
     changed = request(sampling=Sampling(1.0, seed=4), logits=LogitSettings(logit_bias={first: -100}))
     unlike = request(sampling=Sampling(1.0, seed=4), logits=LogitSettings(presence_penalty=2, frequency_penalty=2))
-    found = engine().run([plain, changed, unlike])
-    assert found[0].actions == ended.run([plain])[0].actions
-    assert first not in visible(found[1])
-    assert len(set(visible(found[2]))) > len(set(visible(found[0])))
+    answers = engine().run([plain, changed, unlike])
+    assert answers[0].actions == ended.run([plain])[0].actions
+    assert first not in visible(answers[1])
+    assert len(set(visible(answers[2]))) > len(set(visible(answers[0])))
 
 
 def test_logprobs_are_the_policys_own_whatever_was_adjusted() -> None:
     """As with top-k: the distribution before what a request changes about it."""
     settings = LogitSettings(repetition_penalty=1.5, logit_bias={5: 3.0}, min_p=0.05)
-    found = engine().run([request(logits=settings, router=Never(), sampling=Sampling(0.7, seed=1))])[0]
+    answer = engine().run([request(logits=settings, router=Never(), sampling=Sampling(0.7, seed=1))])[0]
     model, tokens = tiny.tyler("qwen3"), tiny.ids(tiny.MEDIUM)
-    for action, logprob in zip(found.actions, found.logprobs, strict=True):
+    for action, logprob in zip(answer.actions, answer.logprobs, strict=True):
         own = reference.action_logprobs(model, reference.embed(model, tokens), [False] * 3, 0.7)
         assert logprob == pytest.approx(own[-1, action].item(), abs=1e-4)
         tokens.append(action)
@@ -240,9 +241,9 @@ def test_a_token_may_end_an_answer_and_the_models_end_may_be_passed_by() -> None
     plain = engine().run([request(router=Never())])[0]
     third = plain.actions[2]
     stopped = engine().run([request(router=Never(), stop_token_ids=(third,))])[0]
-    place = plain.actions.index(third)
-    assert (stopped.actions, stopped.finish_reason) == (plain.actions[: place + 1], "eos")
-    assert stopped.text == tiny.tokenizer().decode(plain.actions[:place])
+    position = plain.actions.index(third)
+    assert (stopped.actions, stopped.finish_reason) == (plain.actions[: position + 1], "eos")
+    assert stopped.text == tiny.tokenizer().decode(plain.actions[:position])
     eos = tiny.tokenizer().eos_token_id
     likely = {eos: 100.0}
     assert engine().run([request(logits=LogitSettings(logit_bias=likely))])[0].finish_reason == "eos"
@@ -267,10 +268,10 @@ def test_an_answer_in_a_grammar_has_calls_in_its_middle() -> None:
                 words[token // 32] |= 1 << token % 32
             return words.to(torch.int32)
 
-    found = engine().run([request(router=at, logits=LogitSettings(grammar=Three()))])[0]
-    assert [token % 2 for token in visible(found)[:3]] == [0, 1, 0]
-    assert (found.finish_reason, len(visible(found))) == ("eos", 4)
-    assert [(call.operator, call.position) for call in found.invocations] == [("global", 1), ("state", 2)]
+    answer = engine().run([request(router=at, logits=LogitSettings(grammar=Three()))])[0]
+    assert [token % 2 for token in visible(answer)[:3]] == [0, 1, 0]
+    assert (answer.finish_reason, len(visible(answer))) == ("eos", 4)
+    assert [(call.operator, call.position) for call in answer.invocations] == [("global", 1), ("state", 2)]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +297,8 @@ def test_a_soft_sampler_goes_without() -> None:
 
 def test_min_p_and_the_mask_hold_where_a_row_is_drawn() -> None:
     logits = rows(operators=0)
-    found = adjusted(logits, [state(LogitSettings(min_p=0.3))])
+    actual = adjusted(logits, [state(LogitSettings(min_p=0.3))])
     kept = logits.softmax(-1) >= 0.3 * logits.softmax(-1).max()
     for number in torch.linspace(0, 0.999, 40).tolist():
-        action, _ = choose(found, [Sampling(1.0)], [number])
+        action, _ = choose(actual, [Sampling(1.0)], [number])
         assert kept[0, int(action)]

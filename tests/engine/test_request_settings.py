@@ -38,8 +38,8 @@ def test_an_answer_that_ends_within_the_limit_is_the_same() -> None:
     assert (plain.actions, plain.finish_reason) == (bounded.actions, bounded.finish_reason)
 
 
-def told(asked: Request) -> tuple[list[TokenEvent], list[InvocationEvent], Any]:
-    events = list(tiny.tyler("qwen3").engine().stream([asked]))
+def outcome_of(question: Request) -> tuple[list[TokenEvent], list[InvocationEvent], Any]:
+    events = list(tiny.tyler("qwen3").engine().stream([question]))
     (end,) = [event for event in events if isinstance(event, FinishEvent)]
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     return tokens, [event for event in events if isinstance(event, InvocationEvent)], end.trajectory
@@ -49,10 +49,10 @@ def told(asked: Request) -> tuple[list[TokenEvent], list[InvocationEvent], Any]:
 def test_events_have_the_log_probability_and_the_most_probable_tokens(router: Any) -> None:
     """Where a token was held back for a call, those of its place after the latents."""
     model = tiny.tyler("qwen3")
-    tokens, calls, answer = told(request(router=router, top_logprobs=4, budget=3))
+    tokens, calls, answer = outcome_of(request(router=router, top_logprobs=4, budget=3))
     assert bool(calls) is not isinstance(router, Never)
-    visible = [place for place, is_operator in enumerate(answer.is_operator) if not is_operator]
-    assert [event.logprob for event in tokens] == [answer.logprobs[place] for place in visible][: len(tokens)]
+    visible = [index for index, is_operator in enumerate(answer.is_operator) if not is_operator]
+    assert [event.logprob for event in tokens] == [answer.logprobs[index] for index in visible][: len(tokens)]
     x, latents, at = reference.embed(model, answer.prompt_ids), iter(answer.latents), 0
     for action, is_operator in zip(answer.actions, answer.is_operator, strict=True):
         if is_operator:
@@ -67,14 +67,14 @@ def test_events_have_the_log_probability_and_the_most_probable_tokens(router: An
 
 
 def test_a_stop_string_cuts_the_tokens_that_it_reaches_into() -> None:
-    plain = told(request(router=Never()))[2]
+    plain = outcome_of(request(router=Never()))[2]
     stop = plain.text[9:12]
-    tokens, _, answer = told(request(router=Never(), stop=stop))
+    tokens, _, answer = outcome_of(request(router=Never(), stop=stop))
     assert answer.finish_reason == "stop"
     assert "".join(event.text for event in tokens) == answer.text
-    places = [event.cut for event in tokens]
-    assert any(places)
-    assert places == sorted(places)
+    cuts = [event.cut for event in tokens]
+    assert any(cuts)
+    assert cuts == sorted(cuts)
 
 
 def test_others_of_a_batch_are_told_nothing() -> None:

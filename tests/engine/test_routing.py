@@ -140,19 +140,21 @@ def test_a_structure_is_known_after_its_opening_token_and_waits_until_then() -> 
 
 def test_boundaries_found_online_are_those_found_offline() -> None:
     """As far as the text reached: what the last characters open may still be undecided."""
-    found = {rule: 0 for rule in RULES}
+    counts = {rule: 0 for rule in RULES}
     for seed in range(300):
         pieces = random_pieces(seed)
         schedule = start(AtBoundaries())
         calls = calls_in(schedule, pieces)
         online = {(call.position, call.operator) for call in calls if call.position < len(pieces)}
-        offline = {(b, one.name) for b, one in candidates("".join(pieces), piece_offsets(pieces), tiny.OPERATORS)}
+        offline = {
+            (b, operator.name) for b, operator in candidates("".join(pieces), piece_offsets(pieces), tiny.OPERATORS)
+        }
         assert online <= offline
         assert {pair for pair in offline if pair[0] < schedule.settled()} <= online
         assert len(calls) == len(set(calls))
         for boundary in find_boundaries("".join(pieces)):
-            found[boundary.rule] += 1
-    assert all(count > 150 for count in found.values()), "the texts must be full of boundaries"
+            counts[boundary.rule] += 1
+    assert all(count > 150 for count in counts.values()), "the texts must be full of boundaries"
 
 
 def test_no_call_comes_before_what_was_settled() -> None:
@@ -181,7 +183,7 @@ def test_calls_come_in_the_order_of_their_positions(pieces: list[str]) -> None:
     calls = calls_in(start(AtBoundaries()), pieces)
     positions = [call.position for call in calls]
     assert positions == sorted(positions)
-    offline = {(b, one.name) for b, one in candidates("".join(pieces), piece_offsets(pieces), tiny.OPERATORS)}
+    offline = {(b, operator.name) for b, operator in candidates("".join(pieces), piece_offsets(pieces), tiny.OPERATORS)}
     assert {(call.position, call.operator) for call in calls} == offline
 
 
@@ -253,7 +255,7 @@ def test_the_engine_invokes_operators_where_stage_one_trains_them() -> None:
         transcript.tokens += tokens[:-1] if trajectory.finish_reason == "eos" else tokens
         pieces = list(transcript)
         text, offsets = "".join(pieces), piece_offsets(pieces)
-        offline = {(b, one.name) for b, one in candidates(text, offsets, tiny.OPERATORS)}
+        offline = {(b, operator.name) for b, operator in candidates(text, offsets, tiny.OPERATORS)}
         online = {(call.position, call.operator) for call in trajectory.invocations}
         assert {pair for pair in online if pair[0] < len(pieces)} <= offline
         scanner = BoundaryScanner()

@@ -48,8 +48,10 @@ def test_a_million_actions_cost_no_precision() -> None:
     """In float32 the cumulative sum of many small probabilities drifts by far more than one action."""
     size = 300_000
     numbers = torch.tensor([[0.25], [0.5], [0.999]], dtype=torch.float64)
-    found = invert(torch.zeros(3, size).softmax(-1), numbers[:, 0])
-    assert all(abs(one - number * size) <= 1 for one, number in zip(found.tolist(), (0.25, 0.5, 0.999), strict=True))
+    drawn = invert(torch.zeros(3, size).softmax(-1), numbers[:, 0])
+    assert all(
+        abs(index - number * size) <= 1 for index, number in zip(drawn.tolist(), (0.25, 0.5, 0.999), strict=True)
+    )
 
 
 def plain_draw(logits: torch.Tensor, sampling: Sampling, uniform: float) -> int:
@@ -154,8 +156,8 @@ def test_what_need_not_be_masked_is_what_masking_leaves(
     plain = logits / torch.tensor(scales)[:, None]
     for row, operators in enumerate(allowed):
         plain[row, 5:] = plain[row, 5:].masked_fill(~torch.tensor(operators, dtype=torch.bool), NEVER)
-    found = masked_logits(logits, 5, allowed, scales)
-    assert torch.equal(found, plain[:, : found.shape[1]]) and (plain[:, found.shape[1] :] == NEVER).all()
+    masked = masked_logits(logits, 5, allowed, scales)
+    assert torch.equal(masked, plain[:, : masked.shape[1]]) and (plain[:, masked.shape[1] :] == NEVER).all()
     assert torch.equal(logits, before)
 
 

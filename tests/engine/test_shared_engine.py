@@ -94,8 +94,8 @@ def test_callers_in_several_threads_share_batches_and_get_what_they_get_alone(mo
     def ask_for(case: str) -> None:
         together.wait()
         for _ in range(2):
-            (found,) = shared.run([CASES[case]])
-            assert same(found, expected[case])
+            (answer,) = shared.run([CASES[case]])
+            assert same(answer, expected[case])
 
     def stream() -> None:
         together.wait()
@@ -119,11 +119,11 @@ def test_a_model_that_first_answered_in_inference_mode_answers_outside_as_well()
 def test_a_call_decodes_at_most_as_many_as_it_asks_for_and_keeps_their_order(model: Tyler) -> None:
     shared, _, rows = watched(model)
     requests = [CASES[case] for case in SOME]
-    found: dict[int, Trajectory] = {}
-    answers = shared.run(requests, slots=2, finished=found.__setitem__)
+    answers_by_index: dict[int, Trajectory] = {}
+    answers = shared.run(requests, slots=2, finished=answers_by_index.__setitem__)
     assert max(rows) == 2
-    assert all(same(one, alone(model, request)) for one, request in zip(answers, requests, strict=True))
-    assert [found[place] for place in range(len(requests))] == answers
+    assert all(same(answer, alone(model, request)) for answer, request in zip(answers, requests, strict=True))
+    assert [answers_by_index[index] for index in range(len(requests))] == answers
 
 
 def test_who_does_not_listen_is_told_only_of_the_end(model: Tyler) -> None:
@@ -164,8 +164,8 @@ def test_a_call_that_needs_another_engine_waits_for_those_before_it(waits: dict[
     first, other = ask(tiny.SHORT, router=Never(), max_new_tokens=20), waits.get("requests", [CASES["greedy"]])
     stream = shared.events([first], slots=10, memory=memory)
     next(stream)
-    found = shared.run(other, memory=waits.get("memory", memory))
-    assert len(engines) == 2 and same(found[0], alone(model, other[0]))
+    answers = shared.run(other, memory=waits.get("memory", memory))
+    assert len(engines) == 2 and same(answers[0], alone(model, other[0]))
     *_, last = stream
     assert same(last.trajectory, alone(model, first)), "it was decoded to its end meanwhile"
 
@@ -177,8 +177,8 @@ def test_who_waits_for_another_bound_comes_before_those_who_came_later(model: Ty
     order: list[str] = []
     step = engines[0].step
     engines[0].step = lambda: time.sleep(0.02) or step()  # type: ignore[method-assign]  # later comes meanwhile
-    bounded = shared.open([CASES["greedy"]], lambda told: None, memory=10**7)
-    later = shared.open([CASES["greedy"]], lambda told: None)
+    bounded = shared.open([CASES["greedy"]], lambda event: None, memory=10**7)
+    later = shared.open([CASES["greedy"]], lambda event: None)
     for name, opening in (("bounded", bounded), ("later", later)):
         opening.add_done_callback(lambda _, name=name: order.append(name))
     until(lambda: bounded.done() and later.done())
@@ -203,9 +203,9 @@ def double(tensor: torch.Tensor) -> None:
 
 
 def step_of_adamw(model: Tyler) -> None:
-    parameters = [one for one in model.policy.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in model.policy.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=0.1)
-    sum(one.sum() for one in parameters).backward()
+    sum(parameter.sum() for parameter in parameters).backward()
     optimizer.step()
 
 
@@ -228,8 +228,8 @@ def test_the_next_call_decodes_with_the_new_weights(change: str, model: Tyler) -
     before = model.shared_engine.run([request, learned])
     CHANGES[change](model)
     after = model.shared_engine.run([request, learned])
-    assert all(same(found, alone(model, one)) for found, one in zip(after, (request, learned), strict=True))
-    assert not all(same(one, other) for one, other in zip(before, after, strict=True)), "the change can be seen"
+    assert all(same(answer, alone(model, question)) for answer, question in zip(after, (request, learned), strict=True))
+    assert not all(same(first, other) for first, other in zip(before, after, strict=True)), "the change can be seen"
 
 
 def test_a_lora_that_comes_later_is_decoded_with(model: Tyler) -> None:
@@ -314,7 +314,7 @@ def test_an_error_in_a_step_reaches_every_caller_and_the_next_call_works(model: 
     lost: list[DecodingError] = []
     with shared.paused():
         for case in ("never", "greedy"):
-            shared.open([CASES[case]], lambda told: lost.append(told) if isinstance(told, DecodingError) else None)
+            shared.open([CASES[case]], lambda event: lost.append(event) if isinstance(event, DecodingError) else None)
     until(lambda: len(lost) == 2)
     assert {str(error) for error in lost} == {"decoding failed: RuntimeError: the device is gone"}
     assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"])) and len(engines) == 2
@@ -335,7 +335,7 @@ def test_an_interrupted_caller_leaves_a_working_model(model: Tyler, monkeypatch:
 
 def test_a_model_has_one_thread_at_most_which_goes_with_it(model: Tyler) -> None:
     def threads() -> list[threading.Thread]:
-        return [one for one in threading.enumerate() if one.name.startswith("tyler-engine")]
+        return [thread for thread in threading.enumerate() if thread.name.startswith("tyler-engine")]
 
     others = len(threads())
     stream = model.shared_engine.events([ask(tiny.LONG, router=Never(), max_new_tokens=100)])
@@ -354,7 +354,7 @@ def test_work_between_steps_has_the_engine_to_itself(model: Tyler) -> None:
     shared, engines, _ = watched(model)
     assert shared.between_steps(lambda engine: engine).result() is engines[0]
     with shared.paused():
-        opening = shared.open([CASES["never"]], lambda told: None)
+        opening = shared.open([CASES["never"]], lambda event: None)
         time.sleep(0.05)
         assert not opening.done()
     opening.result(timeout=60)

@@ -51,47 +51,45 @@ def different_prompts() -> list[Request]:
 
 def share(trajectories: list[Trajectory]) -> float:
     """As a report has it."""
-    return sum(one.synthesis_seconds for one in trajectories) / sum(one.engine_seconds for one in trajectories)
+    return sum(answer.synthesis_seconds for answer in trajectories) / sum(
+        answer.engine_seconds for answer in trajectories
+    )
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_every_pass_is_split_over_the_rows_it_served(slots: int) -> None:
     engine = tiny.tyler("qwen3").engine(slots=slots)
-    found = engine.run(list(CASES.values()))
-    for one in found:
-        assert (one.synthesis_seconds > 0) == (one.num_invocations > 0)
-        assert one.synthesis_seconds < one.engine_seconds < one.seconds * (1 + 1e-9)
+    answers = engine.run(list(CASES.values()))
+    for answer in answers:
+        assert (answer.synthesis_seconds > 0) == (answer.num_invocations > 0)
+        assert answer.synthesis_seconds < answer.engine_seconds < answer.seconds * (1 + 1e-9)
 
 
-def test_the_synthesis_share_is_the_same_at_any_number_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a pass costs its positions, batching changes no cost, so it must change no share either."""
-    requests, found = different_prompts(), {}
+@pytest.mark.parametrize(
+    ("per_pass", "tolerance"), [(0.0, 1e-6), (1.0, 0.35)], ids=["positions", "positions and passes"]
+)
+def test_the_synthesis_share_is_the_same_at_any_number_of_slots(
+    per_pass: float, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a pass costs its positions, batching changes no cost and no share; a batch saves passes of both kinds."""
+    requests, shares = different_prompts(), {}
     for slots in (1, 8):
         with monkeypatch.context() as patch:
-            Device(patch)
-            found[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
-    assert 0.1 < found[1] < 0.9
-    assert found[8] == pytest.approx(found[1], rel=1e-6)
-
-
-def test_what_passes_cost_beside_their_positions_moves_the_share_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests, found = different_prompts(), {}
-    for slots in (1, 8):
-        with monkeypatch.context() as patch:
-            Device(patch, per_pass=1.0)
-            found[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
-    assert found[8] == pytest.approx(found[1], rel=0.35), "a batch saves passes of both kinds"
+            Device(patch, per_pass=per_pass)
+            shares[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
+    assert 0.1 < shares[1] < 0.9
+    assert shares[8] == pytest.approx(shares[1], rel=tolerance)
 
 
 def test_a_prompt_that_is_still_being_read_is_not_charged_to_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU a pass is only started: the next wait is charged, unless the clock waits first."""
     request = Request(tiny.ids(tiny.LONG), router=AtBoundaries(), max_new_tokens=24)
-    found = {}
+    answers = {}
     for asynchronous in (False, True):
         with monkeypatch.context() as patch:
             Device(patch, asynchronous=asynchronous)
             engine = tiny.tyler("qwen3").engine(slots=1)
-            (found[asynchronous],) = engine.run([request])
-    assert found[True].invocations == found[False].invocations != ()
-    assert found[True].invocations[0].position == 0, "the first call follows the prompt at once"
-    assert found[True].synthesis_seconds == found[False].synthesis_seconds
+            (answers[asynchronous],) = engine.run([request])
+    assert answers[True].invocations == answers[False].invocations != ()
+    assert answers[True].invocations[0].position == 0, "the first call follows the prompt at once"
+    assert answers[True].synthesis_seconds == answers[False].synthesis_seconds

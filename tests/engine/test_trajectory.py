@@ -28,7 +28,7 @@ def embed(tokens: Tensor) -> Tensor:
 BACKBONE: Any = SimpleNamespace(embed=embed, device=torch.device("cpu"))
 
 
-def made(
+def trajectory_of(
     prompt: list[int],
     actions: list[int],
     *,
@@ -60,7 +60,7 @@ def made(
 def random_trajectories() -> list[Trajectory]:
     random = Random(3)
     return [
-        made(
+        trajectory_of(
             [random.randrange(VOCAB) for _ in range(random.randrange(1, 6))],
             [random.randrange(VOCAB + 2) for _ in range(random.randrange(1, 9))],
             budget=random.choice([None, 0, 1, 2, 5]),
@@ -85,7 +85,12 @@ def naive_context(trajectory: Trajectory) -> tuple[Tensor, list[int]]:
 
 
 def test_the_replayed_context_is_the_one_that_was_decoded() -> None:
-    for trajectory in [*random_trajectories(), made([1], [VOCAB, VOCAB + 1, 2]), made([1, 2], [3]), made([5], [VOCAB])]:
+    for trajectory in [
+        *random_trajectories(),
+        trajectory_of([1], [VOCAB, VOCAB + 1, 2]),
+        trajectory_of([1, 2], [3]),
+        trajectory_of([5], [VOCAB]),
+    ]:
         context, decided = replay_context(trajectory, embed, torch.device("cpu"))
         expected, positions = naive_context(trajectory)
         assert torch.equal(context, expected)
@@ -108,7 +113,7 @@ def test_operators_of_a_fixed_router_were_not_drawn() -> None:
 
 
 def test_counts_are_those_of_the_invocations() -> None:
-    trajectory = made([1], [3, VOCAB, 4, VOCAB + 1, VOCAB + 1, 5])
+    trajectory = trajectory_of([1], [3, VOCAB, 4, VOCAB + 1, VOCAB + 1, 5])
     assert (trajectory.num_invocations, trajectory.num_visible, trajectory.num_latents) == (3, 3, 7)
     assert [call.position for call in trajectory.invocations] == [1, 2, 2]
 
@@ -133,18 +138,18 @@ def test_packing_pads_on_the_right_and_changes_nothing_else() -> None:
 
 
 def test_packing_keeps_the_temperature_of_each_trajectory() -> None:
-    packed = pack(BACKBONE, [made([1], [2], temperature=t) for t in (0.0, 0.7, 1.5)])
+    packed = pack(BACKBONE, [trajectory_of([1], [2], temperature=t) for t in (0.0, 0.7, 1.5)])
     assert torch.allclose(packed.temperature, torch.tensor([1.0, 0.7, 1.5]))
 
 
 def test_the_context_has_the_dtype_of_the_embeddings() -> None:
-    trajectory = made([1], [VOCAB, 2])
+    trajectory = trajectory_of([1], [VOCAB, 2])
     context, _ = replay_context(trajectory, lambda tokens: TABLE[tokens].bfloat16(), torch.device("cpu"))
     assert context.dtype == torch.bfloat16
 
 
 def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:
-    trajectory = made([1, 2], [3, VOCAB, 4])
+    trajectory = trajectory_of([1, 2], [3, VOCAB, 4])
     trajectory.text, trajectory.limited_by = "x" * 500, "context"
     shown = repr(trajectory)
     assert shown.startswith("Trajectory('xxx") and "…" in shown
@@ -153,13 +158,13 @@ def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:
 
 
 def test_a_trajectory_equals_one_in_which_the_same_happened() -> None:
-    one, other = made([1, 2], [3, VOCAB, 4]), made([1, 2], [3, VOCAB, 4])
+    first, other = trajectory_of([1, 2], [3, VOCAB, 4]), trajectory_of([1, 2], [3, VOCAB, 4])
     other.seconds = 9.0
-    assert one == other, "times do not count"
-    assert one != made([1, 2], [3, VOCAB, 5])
+    assert first == other, "times do not count"
+    assert first != trajectory_of([1, 2], [3, VOCAB, 5])
     other.latents = [other.latents[0] + 1e-3]
-    assert one != other
-    assert one != made([1, 2], [3, 4]) and one != "a text"
+    assert first != other
+    assert first != trajectory_of([1, 2], [3, 4]) and first != "a text"
 
 
 def test_what_is_told_as_json_comes_back_to_the_last_bit() -> None:
@@ -173,26 +178,31 @@ def test_what_is_told_as_json_comes_back_to_the_last_bit() -> None:
 
 
 def test_latents_come_back_in_their_dtype() -> None:
-    trajectory = made([1], [VOCAB])
+    trajectory = trajectory_of([1], [VOCAB])
     trajectory.latents = [block.bfloat16() / 3 for block in trajectory.latents]
     assert Trajectory.from_dict(trajectory.to_dict(latents=True)) == trajectory
 
 
 def test_json_tells_the_counts_and_leaves_the_latents_out_unless_they_are_wanted() -> None:
-    told = json.loads(made([1, 2], [3, VOCAB, 4]).to_json())
-    assert (told["num_visible"], told["num_latents"], told["num_invocations"], told["latents"]) == (2, 3, 1, None)
-    assert told["invocations"] == [{"operator": "global", "position": 1, "num_latents": 3, "action": 1, "offset": 0}]
+    fields = json.loads(trajectory_of([1, 2], [3, VOCAB, 4]).to_json())
+    assert (fields["num_visible"], fields["num_latents"], fields["num_invocations"], fields["latents"]) == (
+        2,
+        3,
+        1,
+        None,
+    )
+    assert fields["invocations"] == [{"operator": "global", "position": 1, "num_latents": 3, "action": 1, "offset": 0}]
 
 
 def test_a_dictionary_of_other_keys_is_refused_by_their_names() -> None:
-    told = made([1], [2]).to_dict()
-    del told["actions"]
+    fields = trajectory_of([1], [2]).to_dict()
+    del fields["actions"]
     with pytest.raises(ValueError, match=r"keys that differ: \['actions', 'colour'\]"):
-        Trajectory.from_dict({**told, "colour": "red"})
+        Trajectory.from_dict({**fields, "colour": "red"})
 
 
 def test_a_notebook_and_a_terminal_show_operators_in_place() -> None:
-    trajectory = made([1], [3, VOCAB, 4])
+    trajectory = trajectory_of([1], [3, VOCAB, 4])
     trajectory.text = "<i>so"
     trajectory.invocations = (replace(trajectory.invocations[0], offset=3),)
     assert trajectory.__rich__().plain == "<i>⟨global ×3⟩so"

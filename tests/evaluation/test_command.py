@@ -153,11 +153,11 @@ def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list
     (kept,) = read_answers(output).values()
     assert 3 <= len(kept) < COUNT, "killed in the middle"
     again = Started(command(place, output), place / "again.txt")
-    assert again.wait() == 0, again.said
+    assert again.wait() == 0, again.output
     found = read_records(output)
     assert answers(found) == answers(whole)
     assert {one.id for one in found if one.session == 0} == {one.id for one in kept}, "nothing was answered again"
-    assert f"/{COUNT}" in again.said
+    assert f"/{COUNT}" in again.output
 
 
 def test_two_processes_find_what_one_does(place: Path, whole: list[Record]) -> None:

@@ -466,7 +466,7 @@ def test_sft_goes_on_from_the_merged_model_of_the_last_step(tmp_path: Path) -> N
     place, _ = grid.trained(chain[2], "mini", 42)
     model = Tyler.from_pretrained(place)
     before, _ = grid.trained(chain[1], "mini", 42)
-    merged = Path(model.backbone.place or model.backbone.id)
+    merged = Path(model.backbone.path or model.backbone.id)
     assert merged.parent == tmp_path / "models" and merged != Path(before)
     cell = Cell("SFT", "mini", chain[2], Decoding(), Questions("mini", "eval", 2, 16), 42)
     grid.measure(cell, tmp_path / "cell", {})

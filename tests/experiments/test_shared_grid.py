@@ -74,7 +74,7 @@ def test_two_processes_make_the_records_of_one_and_make_each_once(
     assert [process.wait() for process in both] == [0, 0]
     one, two = (told(tmp_path / name / "records") for name in ("one", "two"))
     assert len(one) == len(CELLS) and one == two
-    said = [line for process in both for line in process.said.splitlines() if " left: " in line]
+    said = [line for process in both for line in process.output.splitlines() if " left: " in line]
     assert len(said) == len(alone) and alone[-1] in said, "nothing was made twice"
     assert not list((tmp_path / "two" / "records").glob("*/cell.json")), "they are in one file"
 
@@ -93,7 +93,7 @@ def test_a_stage_that_another_process_trains_is_left_to_it_whatever_stands_on_it
 
 def test_what_a_killed_process_was_at_is_free_again(tmp_path: Path) -> None:
     process = Started([str(tmp_path / "grid")], tmp_path / "said.txt", hang_in)
-    process.until(lambda: "at it" in process.said)
+    process.until(lambda: "at it" in process.output)
     process.kill()
     grid_in(tmp_path / "grid").run(CELLS[:1])
     assert [one["row"] for one in records.read(tmp_path / "grid" / "records").values()] == ["CoT"]

@@ -23,7 +23,7 @@ from tyler.experiments.cells import Sources
 from tyler.experiments.experiment import WRITERS
 from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read
-from tyler.experiments.reproduction import Reproduction, read_results, write_results
+from tyler.experiments.reproduction import RESULTS, Reproduction, write_results
 from tyler.experiments.scales import COLOURS, SCALES
 from tyler.experiments.studies import baselines, mini, mini_development, smollm2, smollm2_skill, stage2_variants
 from tyler.experiments.studies import smollm2_growth as growth
@@ -250,7 +250,7 @@ def test_tables_follow_from_the_records(name: str, results: Results, tmp_path: P
     found = results(name)
     assert found["missing"] == 0
     write_results(tmp_path, name, found)
-    assert read_results(tmp_path)["entries"] == found["entries"]
+    assert json.loads((tmp_path / RESULTS).read_text()) == found
     for ending in WRITERS:
         assert list(tmp_path.glob(f"*.{ending}"))
 
@@ -310,7 +310,7 @@ def test_tables_are_made_by_one_command_without_weights(
     assert main(["reproduce", "--render", "--output", str(tmp_path / "r")]) == 0
     assert {path.parent.name for path in (tmp_path / "r").glob("*/*.md")} == every
     assert {path.name for path in (tmp_path / "r").iterdir()} == every | unmeasured
-    assert all(read_results(tmp_path / "r" / name)["missing"] == 0 for name in every)
+    assert all(json.loads((tmp_path / "r" / name / RESULTS).read_text())["missing"] == 0 for name in every)
 
 
 def test_every_experiment_speaks_of_the_paper(folder: Path) -> None:

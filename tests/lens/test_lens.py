@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ def test_every_block_is_read_with_every_control(model: Tyler, answers: list[Traj
         scores = [score for _, score in readout.likeliest]
         assert scores == sorted(scores, reverse=True) and 0 < scores[0] <= 1
         assert len(readout.control) == len(readout.likeliest)
-    json.dumps(reading.to_dict())
+    json.dumps(asdict(reading))
 
 
 def test_enough_latents_keep_every_token_and_fewer_do_not(model: Tyler) -> None:
@@ -460,8 +460,6 @@ def test_the_bootstrap_brackets_the_mean() -> None:
     estimate = bootstrap([0.0, 1.0] * 50)
     assert estimate.mean == 0.5 and 0.38 < estimate.low < 0.45 and 0.55 < estimate.high < 0.62
     assert bootstrap([2.0, 2.0]) == bootstrap([2.0, 2.0])
-    with pytest.raises(ValueError, match="nothing to average"):
-        bootstrap([])
 
 
 def test_the_tests_of_a_survey_are_one_family_with_adjusted_p_values() -> None:
@@ -487,7 +485,7 @@ def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, le
     text = "\n".join(lens_page["section"](file))
     told = json.loads(file.read_text())[name]
     assert told["num_problems"] >= 60
-    content = json.dumps(lens_page["surveys"](file)[name].to_dict())
+    content = json.dumps(asdict(lens_page["surveys"](file)[name]))
     read = json.loads(content, object_hook=lambda item: {key: item[key] for key in item if item[key] or key != "p"})
     assert read == {key: told[key] for key in Survey.__dataclass_fields__}, "records that are older have no p"
     for question in STATEMENTS:

@@ -54,13 +54,13 @@ def refusal(id: str | Path, error: type[Exception] = FileNotFoundError) -> str:
 def test_a_local_folder_of_every_family_loads_in_the_dtype_that_is_asked_for(
     family: str, dtype: str, tmp_path: Path
 ) -> None:
-    made = tiny.build_backbone(family)
-    made.model.save_pretrained(tmp_path)
-    made.tokenizer.save_pretrained(tmp_path)
+    backbone = tiny.build_backbone(family)
+    backbone.model.save_pretrained(tmp_path)
+    backbone.tokenizer.save_pretrained(tmp_path)
     loaded = Backbone.load(str(tmp_path), dtype=dtype, device="cpu")
     assert loaded.dtype == getattr(torch, dtype)
-    assert loaded.fingerprints.rounded == made.fingerprints.rounded
-    assert (loaded.fingerprint() == made.fingerprint()) == (dtype == "float32")
+    assert loaded.fingerprints.rounded == backbone.fingerprints.rounded
+    assert (loaded.fingerprint() == backbone.fingerprint()) == (dtype == "float32")
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
 
 
@@ -246,19 +246,19 @@ def test_an_answer_ends_where_the_chat_template_ends_a_turn() -> None:
     word = str(tokenizer.convert_ids_to_tokens(end))
     tokenizer.add_special_tokens({"additional_special_tokens": [word]})
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}" + word + "\n{% endfor %}"
-    found = replace(plain, tokenizer=tokenizer)
-    assert found.eos_ids == plain.eos_ids | {end}
+    changed = replace(plain, tokenizer=tokenizer)
+    assert changed.eos_ids == plain.eos_ids | {end}
     assert target_ids(tokenizer, "5")[-1] == end
-    assert word in found.text_settings["end_tokens"]
-    assert found.text_origin()["the end tokens"] != plain.text_origin()["the end tokens"]
+    assert word in changed.text_settings["end_tokens"]
+    assert changed.text_origin()["the end tokens"] != plain.text_origin()["the end tokens"]
 
 
 def test_a_hub_out_of_reach_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a retry: nothing asks the network again once its address does not answer."""
-    asked = []
+    urls = []
 
     def refuse(request: urllib.request.Request, timeout: float) -> None:
-        asked.append(request.full_url)
+        urls.append(request.full_url)
         raise urllib.error.URLError("Name or service not known")
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
@@ -266,7 +266,7 @@ def test_a_hub_out_of_reach_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the Hub is asked again"))
     with pytest.raises(FileNotFoundError, match="The Hub cannot be reached, or HF_HUB_OFFLINE forbids it"):
         Backbone.load("someone/unheard-of-model")
-    assert len(asked) == 1
+    assert len(urls) == 1
 
 
 def test_a_hub_that_answers_with_an_error_is_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,11 @@ def answers(model: Tyler, router: Router) -> list[Trajectory]:
 
 
 def assert_bit_equal(first: list[Trajectory], second: list[Trajectory]) -> None:
-    for one, other in zip(first, second, strict=True):
-        assert one.actions == other.actions
-        assert one.logprobs == other.logprobs
-        assert one.invocations == other.invocations
-        for latents, others in zip(one.latents, other.latents, strict=True):
+    for first_answer, other in zip(first, second, strict=True):
+        assert first_answer.actions == other.actions
+        assert first_answer.logprobs == other.logprobs
+        assert first_answer.invocations == other.invocations
+        for latents, others in zip(first_answer.latents, other.latents, strict=True):
             assert torch.equal(latents, others)
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_holds_what_the_contract_says(saved: Path) -> None:
     manifest = json.loads((saved / "tyler.json").read_text())
     assert manifest["format"] == 3 and manifest["stage"] == "stage2"
     assert {"torch", "transformers", "peft"} <= set(manifest["versions"])
-    assert set(manifest["digests"]) == {"operators.safetensors", *(one for one in adapters if "safetensors" in one)}
+    assert set(manifest["digests"]) == {"operators.safetensors", *(file for file in adapters if "safetensors" in file)}
 
 
 def test_a_run_directory_loads_its_newest_checkpoint(backbones: Path, tmp_path: Path) -> None:
@@ -248,10 +248,10 @@ def test_tensors_that_are_missing_extra_or_misshapen_are_refused_by_name(
         f"extra {extra}": lambda tensors: tensors.update({extra: torch.zeros(2)}),
         f"misshapen {key}: [1, 5], expected {right}": lambda tensors: tensors.update({key: torch.zeros(1, 5)}),
     }
-    for told, edit in faults.items():
+    for fault, edit in faults.items():
         change(copy / file, edit)
         message = refusal(copy, backbones)
-        assert told in message and file in message
+        assert fault in message and file in message
         shutil.copy(saved / file, copy / file)
 
 
@@ -282,18 +282,18 @@ def test_a_file_cut_in_half_is_refused_by_name(file: str, copy: Path, backbones:
     assert str(copy / file) in refusal(copy, backbones)
 
 
-@pytest.mark.parametrize("trained, asked", [("float32", "float16"), ("float16", "float32"), ("float16", "bfloat16")])
-def test_float16_is_compared_by_way_of_float32(trained: str, asked: str, backbones: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trained, wanted", [("float32", "float16"), ("float16", "float32"), ("float16", "bfloat16")])
+def test_float16_is_compared_by_way_of_float32(trained: str, wanted: str, backbones: Path, tmp_path: Path) -> None:
     folder = str(backbones / "qwen3")
     Tyler.start(Backbone.load(folder, dtype=trained)).save_pretrained(tmp_path)
-    model = Tyler.from_pretrained(str(tmp_path), dtype=asked)
-    plain = Backbone.load(folder, dtype=asked)
+    model = Tyler.from_pretrained(str(tmp_path), dtype=wanted)
+    plain = Backbone.load(folder, dtype=wanted)
     assert model.backbone.fingerprint() == plain.fingerprint()
-    assert model.backbone.dtype == getattr(torch, asked) and model.solve(tiny.SHORT, max_new_tokens=3).actions
+    assert model.backbone.dtype == getattr(torch, wanted) and model.solve(tiny.SHORT, max_new_tokens=3).actions
     rotary = model.backbone.model.base_model.rotary_emb
     assert torch.equal(rotary.inv_freq, plain.model.base_model.rotary_emb.inv_freq)
     with pytest.raises(CheckpointError, match=r"was trained on backbone .* load it with the backbone"):
-        Tyler.from_pretrained(str(tmp_path), backbone=str(backbones / "qwen2"), dtype=asked)
+        Tyler.from_pretrained(str(tmp_path), backbone=str(backbones / "qwen2"), dtype=wanted)
 
 
 def test_a_stage_is_saved_with_the_policys_lora_where_it_has_trained_one(tmp_path: Path) -> None:
@@ -356,11 +356,11 @@ def test_a_backbone_with_one_other_element_in_one_matrix_is_refused(saved: Path,
 def test_a_backbone_in_another_dtype_is_the_same_one_as_far_as_bfloat16_can_tell(
     saved: Path, backbones: Path, tmp_path: Path
 ) -> None:
-    place = str(backbones / "qwen3")
-    half = Tyler.from_pretrained(str(saved), backbone=place, dtype="bfloat16", device="cpu")
+    path = str(backbones / "qwen3")
+    half = Tyler.from_pretrained(str(saved), backbone=path, dtype="bfloat16", device="cpu")
     half.save_pretrained(tmp_path / "half")
-    Tyler.from_pretrained(str(tmp_path / "half"), backbone=place, dtype="bfloat16", device="cpu")
-    Tyler.from_pretrained(str(tmp_path / "half"), backbone=place, dtype="float32", device="cpu")
+    Tyler.from_pretrained(str(tmp_path / "half"), backbone=path, dtype="bfloat16", device="cpu")
+    Tyler.from_pretrained(str(tmp_path / "half"), backbone=path, dtype="float32", device="cpu")
     other = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
     with torch.no_grad():
         other.model.get_parameter(MATRIX)[0, 0] += 1
@@ -399,7 +399,7 @@ def test_a_model_that_names_no_folder_finds_it_beside_its_run(tmp_path: Path, mo
     assert Tyler.from_pretrained("runs/a").backbone.id == "bb"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project").rename(tmp_path / "moved")
-    assert Tyler.from_pretrained("moved/runs/a").backbone.place == str(tmp_path / "moved" / "bb")
+    assert Tyler.from_pretrained("moved/runs/a").backbone.path == str(tmp_path / "moved" / "bb")
 
 
 def test_a_backbone_that_is_elsewhere_now_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +441,7 @@ def test_an_unknown_stage_is_refused_with_the_known_ones(copy: Path, backbones: 
 def test_a_loaded_model_is_ready_to_answer_and_to_replay_without_dropout(saved: Path, backbones: Path) -> None:
     loaded = load(saved, backbones)
     training = [
-        name for part in (loaded.policy, loaded.synthesizer) for name, one in part.named_modules() if one.training
+        name for part in (loaded.policy, loaded.synthesizer) for name, module in part.named_modules() if module.training
     ]
     assert not training
     assert_bit_equal(answers(loaded, Never()), answers(tiny.tyler("qwen3"), Never()))

@@ -60,20 +60,20 @@ CHANGES: dict[str, Any] = {
 def test_every_setting_of_the_function_changes_the_fingerprint(key: str) -> None:
     model = tiny.build_backbone("smollm3").model
     before, changed = fingerprint_of(model), copy.copy(model)
-    found = model.config.to_dict()
-    value = CHANGES[key] if key in CHANGES else (found.get(key) or 0) * 2 + 1
-    changed.config = type("Config", (), {"to_dict": lambda self: {**found, key: value}})()
+    settings = model.config.to_dict()
+    value = CHANGES[key] if key in CHANGES else (settings.get(key) or 0) * 2 + 1
+    changed.config = type("Config", (), {"to_dict": lambda self: {**settings, key: value}})()
     assert fingerprint_of(changed).exact != before.exact and fingerprint_of(changed).rounded != before.rounded
 
 
 def test_what_does_not_change_the_function_leaves_the_fingerprint_alone() -> None:
     model = tiny.build_backbone("qwen3").model
     before = fingerprint_of(model)
-    found = model.config.to_dict()
-    whole = {**found["rope_parameters"], "rope_theta": int(found["rope_parameters"]["rope_theta"])}
+    settings = model.config.to_dict()
+    whole = {**settings["rope_parameters"], "rope_theta": int(settings["rope_parameters"]["rope_theta"])}
     irrelevant = {"transformers_version": "9", "dtype": "bfloat16", "use_cache": False, "a_new_key": 1}
     changed = copy.copy(model)
-    settings = {**found, **irrelevant, "rope_parameters": whole}
+    settings = {**settings, **irrelevant, "rope_parameters": whole}
     changed.config = type("Config", (), {"to_dict": lambda self: settings})()
     assert fingerprint_of(changed) == before
 
@@ -106,7 +106,7 @@ def test_the_shipped_backbone_has_the_fingerprints_that_checkpoints_on_it_name()
 
 
 def test_a_backbone_is_read_once_for_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tiny.build_backbone("qwen3")
-    first = made.fingerprint()
+    backbone = tiny.build_backbone("qwen3")
+    first = backbone.fingerprint()
     monkeypatch.setattr("tyler.modeling.backbone.fingerprint_of", lambda model: pytest.fail("read again"))
-    assert made.fingerprint() == first
+    assert backbone.fingerprint() == first

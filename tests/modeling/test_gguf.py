@@ -28,12 +28,12 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
     return model(IDS).logits
 
 
-def check_same(found: PreTrainedModel, source: PreTrainedModel) -> None:
+def check_same(actual: PreTrainedModel, source: PreTrainedModel) -> None:
     """The same weights to the last bit, and logits that differ by rounding alone."""
-    weights = found.state_dict()
+    weights = actual.state_dict()
     assert weights.keys() == source.state_dict().keys()
     assert all(torch.equal(weights[name], tensor) for name, tensor in source.state_dict().items())
-    torch.testing.assert_close(logits(found), logits(source), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits(actual), logits(source), atol=1e-4, rtol=1e-4)
 
 
 def refusal(path: Path, error: type[Exception] = ValueError) -> str:
@@ -54,8 +54,8 @@ def test_unquantised_files_give_the_models_they_were_made_of(
     source = random_model(family, tie_word_embeddings=tied)
     model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source, kind))
     check_same(model, source)
-    asked = ("model_type", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "max_position_embeddings")
-    for name in (*asked, "bos_token_id", "eos_token_id", "pad_token_id"):
+    compared = ("model_type", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "max_position_embeddings")
+    for name in (*compared, "bos_token_id", "eos_token_id", "pad_token_id"):
         assert getattr(model.config, name) == getattr(source.config, name), name
 
 
@@ -65,7 +65,7 @@ def test_quantised_files_give_the_models_that_quantisation_leaves(family: str, k
     source = random_model(family)
     model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source, kind))
     with torch.no_grad():
-        for parameter in (one for one in source.parameters() if one.dim() == 2):
+        for parameter in (parameter for parameter in source.parameters() if parameter.dim() == 2):
             rounded = torch.from_numpy(dequantize(quantize(parameter.numpy(), kind), kind))
             assert 0 < (rounded - parameter).abs().max() < 0.1
             parameter.copy_(rounded)
@@ -76,15 +76,15 @@ def test_quantised_files_give_the_models_that_quantisation_leaves(family: str, k
 def test_a_backbone_is_a_gguf_file_as_it_is_the_folder_that_it_was_made_of(family: str, tmp_path: Path) -> None:
     source = random_model(family)
     path = write_gguf(tmp_path / "model.gguf", source)
-    found = Backbone.load(str(path), device="cpu")
-    found.model.save_pretrained(tmp_path / "folder")
-    found.tokenizer.save_pretrained(tmp_path / "folder")
+    loaded = Backbone.load(str(path), device="cpu")
+    loaded.model.save_pretrained(tmp_path / "folder")
+    loaded.tokenizer.save_pretrained(tmp_path / "folder")
     saved = Backbone.load(str(tmp_path / "folder"), device="cpu")
-    assert found.fingerprint() == saved.fingerprint()
-    assert torch.allclose(logits(found.model), logits(saved.model), atol=1e-4)
+    assert loaded.fingerprint() == saved.fingerprint()
+    assert torch.allclose(logits(loaded.model), logits(saved.model), atol=1e-4)
     text = "125 the\n\n1. <|im_end|> é😀"
-    assert found.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
-    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprints.rounded == found.fingerprints.rounded
+    assert loaded.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
+    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprints.rounded == loaded.fingerprints.rounded
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -158,7 +158,7 @@ def test_another_architecture_is_refused_with_those_that_can_be_loaded(
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, message",
     [
         ({"qwen3.rope.scaling.type": "yarn"}, "qwen3.rope.scaling.type"),
         ({"qwen3.attention.sliding_window": 128}, "qwen3.attention.sliding_window"),
@@ -171,8 +171,8 @@ def test_another_architecture_is_refused_with_those_that_can_be_loaded(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_setting_that_cannot_be_read_is_refused_by_name(change: dict[str, Any], told: str, tmp_path: Path) -> None:
-    assert told in refusal(write_gguf(tmp_path / "model.gguf", random_model("qwen3"), metadata=change))
+def test_a_setting_that_cannot_be_read_is_refused_by_name(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in refusal(write_gguf(tmp_path / "model.gguf", random_model("qwen3"), metadata=change))
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.03, 0.3, 0.9, 0.9999])

@@ -28,8 +28,8 @@ TEXTS = (
 def metadata(**changes: Any) -> dict[str, Any]:
     """Of a small file; `changes` are of `tokenizer.ggml`."""
     changed = {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
-    found = metadata_of(random_model("qwen3")) | changed
-    return {key: value for key, value in found.items() if value is not None}
+    metadata = metadata_of(random_model("qwen3")) | changed
+    return {key: value for key, value in metadata.items() if value is not None}
 
 
 def tokenizer(**changes: Any) -> PreTrainedTokenizerBase:
@@ -51,8 +51,8 @@ QWEN = ["x", "Ġ", "1", "2", "5", "0", "ĊĊ", "1", ".", "ĠHE", "'S", "Ġit", "
 
 @pytest.mark.parametrize("rule, words", {"gpt-2": GPT2, "smollm": SMOLLM, "qwen2": QWEN}.items())
 def test_each_rule_splits_text_into_the_words_of_its_model(rule: str, words: list[str]) -> None:
-    found = SPLITTINGS[rule].words.pre_tokenize_str("x 1250\n\n1. HE'S it's")
-    assert [word for word, _ in found] == words
+    split = SPLITTINGS[rule].words.pre_tokenize_str("x 1250\n\n1. HE'S it's")
+    assert [word for word, _ in split] == words
 
 
 def test_words_decide_the_tokens() -> None:
@@ -95,8 +95,8 @@ def test_rows_that_no_token_uses_are_no_tokens() -> None:
 
 
 def test_a_user_defined_token_is_found_in_text_and_is_part_of_the_answer() -> None:
-    found = metadata()
-    kinds = [*found["tokenizer.ggml.token_type"]]
+    fields = metadata()
+    kinds = [*fields["tokenizer.ggml.token_type"]]
     kinds[0] = USER_DEFINED
     reader = tokenizer(token_type=kinds, unknown_token_id=None, padding_token_id=None)
     assert reader.decode(reader("a<|endoftext|>").input_ids, skip_special_tokens=True) == "a<|endoftext|>"
@@ -135,8 +135,8 @@ def test_half_a_tokenizer_is_refused(key: str) -> None:
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    found = metadata()["tokenizer.ggml.token_type"]
-    assert f"tokens, and kinds of {len(found) - 1}" in refusal(token_type=found[1:])
+    kinds = metadata()["tokenizer.ggml.token_type"]
+    assert f"tokens, and kinds of {len(kinds) - 1}" in refusal(token_type=kinds[1:])
     assert "merges of tokens that it does not have, such as ('q', 'z')" in refusal(merges=["q z"])
     assert "eos_token has an id beyond them: 90000" in refusal(eos_token_id=90_000)
 
@@ -180,8 +180,8 @@ def metadata_of_pinned(pinned: dict[str, Any], rule: str) -> dict[str, Any]:
     """A GGUF file of SmolLM2's size that has only those of its tokens and merges that can be in the pinned texts."""
     tokens = [f"[row {id}]" for id in range(pinned["size"])]
     kinds = [UNUSED] * pinned["size"]
-    for kind, found in ((NORMAL, pinned["tokens"]), (CONTROL, pinned["special"])):
-        for token, id in found.items():
+    for kind, ids in ((NORMAL, pinned["tokens"]), (CONTROL, pinned["special"])):
+        for token, id in ids.items():
             tokens[id], kinds[id] = token, kind
     entries = {"model": "gpt2", "pre": rule, "tokens": tokens, "token_type": kinds, "merges": pinned["merges"]}
     return {f"tokenizer.ggml.{key}": value for key, value in entries.items()}

@@ -30,7 +30,7 @@ def model_of(kind: str) -> Any:
 def trained(model: Any) -> list[torch.nn.Parameter]:
     """What training moves, by the attributes of every kind of model."""
     parts = [value for name, value in vars(model).items() if isinstance(value, torch.nn.Module)]
-    return [one for part in parts for one in part.parameters() if one.requires_grad]
+    return [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
 
 
 @pytest.mark.parametrize("kind", ["tyler", "memgen", "softcot"])
@@ -39,10 +39,10 @@ def test_a_deep_copy_shares_the_backbone_and_nothing_that_is_trained(kind: str) 
     other = copy.deepcopy(model)
     assert other.backbone is model.backbone and other.shared_engine is not model.shared_engine
     assert other.fingerprint() == (before := model.fingerprint())
-    theta = {one.data_ptr() for one in model.backbone.model.parameters()}
+    theta = {parameter.data_ptr() for parameter in model.backbone.model.parameters()}
     for part in (value for value in vars(other).values() if isinstance(value, torch.nn.Module)):
-        frozen = [one for one in part.parameters() if not one.requires_grad]
-        assert {one.data_ptr() for one in frozen} <= theta
+        frozen = [parameter for parameter in part.parameters() if not parameter.requires_grad]
+        assert {parameter.data_ptr() for parameter in frozen} <= theta
     with torch.no_grad():
         for parameter in trained(other):
             parameter.add_(1)
@@ -94,4 +94,4 @@ def test_what_was_answered_stays_when_a_constant_head_is_trained_on() -> None:
     kept = [latents.clone() for latents in answer.latents]
     with torch.no_grad():
         model.heads["global"].latents.zero_()  # type: ignore[attr-defined]
-    assert kept and all(torch.equal(one, other) for one, other in zip(answer.latents, kept, strict=True))
+    assert kept and all(torch.equal(block, other) for block, other in zip(answer.latents, kept, strict=True))

@@ -49,16 +49,16 @@ def test_an_intervention_is_what_the_transcription_makes_of_it(
     model = tiny.tyler("qwen2")
     changed = model.with_heads(INTERVENTIONS[name](model.heads))
     requests = [request(seed, router) for seed in range(2)]
-    for one, trajectory in zip(requests, changed.engine(slots=2).run(requests), strict=True):
-        assert not differences(trajectory, reference.decode(changed, one))
+    for each, trajectory in zip(requests, changed.engine(slots=2).run(requests), strict=True):
+        assert not differences(trajectory, reference.decode(changed, each))
 
 
 def test_fix_gives_one_operator_the_same_latents_in_every_context() -> None:
     model = tiny.tyler("qwen3")
     latents = torch.linspace(-1, 1, 4 * model.backbone.dim).view(4, -1)
     trajectory = under(model, fix(model.heads, "state", latents))
-    found = [block for name, block in blocks(trajectory) if name == "state"]
-    assert len(found) == 2 and all(torch.equal(block, latents) for block in found)
+    states = [block for name, block in blocks(trajectory) if name == "state"]
+    assert len(states) == 2 and all(torch.equal(block, latents) for block in states)
     plain = dict(blocks(under(model, model.heads)))
     assert torch.equal(dict(blocks(trajectory))["global"], plain["global"])
 
@@ -106,7 +106,7 @@ def test_a_removed_operator_has_probability_zero_and_the_others_gain() -> None:
 def test_without_any_head_the_policy_decodes_tokens_only() -> None:
     model = tiny.tyler("qwen2")
     trajectories = model.with_heads({}).engine(slots=3).run([request(seed, Learned()) for seed in range(3)])
-    assert all(one.num_invocations == 0 for one in trajectories)
+    assert all(answer.num_invocations == 0 for answer in trajectories)
 
 
 def test_interventions_leave_the_model_as_it_was() -> None:

@@ -127,7 +127,7 @@ def test_what_ships_has_matrices_in_eight_bits_and_loads_as_they_are_written(tmp
     assert size < sum(file.stat().st_size for file in (tmp_path / "whole").rglob("*") if file.is_file()) / 2
     assert (tmp_path / "shipped" / "README.md").read_text() == "# What it can do"
     shipped = Tyler.from_pretrained(str(tmp_path / "shipped"), dtype="float32", device="cpu")
-    exact, rounded = (trained_tensors(one.synthesizer, one.policy) for one in (model, shipped))
+    exact, rounded = (trained_tensors(tyler.synthesizer, tyler.policy) for tyler in (model, shipped))
     for name, tensor in exact.items():
         dtype = torch.float8_e4m3fn if tensor.ndim > 1 else torch.float16
         assert torch.equal(rounded[name], tensor.to(dtype).float()), name

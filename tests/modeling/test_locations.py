@@ -14,8 +14,8 @@ from tyler.modeling.locations import WHAT_TO_GIVE, near
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a run, a run without a checkpoint, and a folder of models; the Hub is not asked."""
-    for made in ("runs/mini-stage2/checkpoints/step-3", "runs/begun/checkpoints", "Qwen/Qwen3-4B"):
-        (tmp_path / made).mkdir(parents=True)
+    for folder in ("runs/mini-stage2/checkpoints/step-3", "runs/begun/checkpoints", "Qwen/Qwen3-4B"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "Qwen" / "Qwen3-4B" / "config.json").touch()
     monkeypatch.chdir(tmp_path)
 
@@ -62,7 +62,7 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(typed: str, mea
 
 
 @pytest.mark.parametrize(
-    ("location", "said"),
+    ("location", "message"),
     [
         ("runs/mini-stage2/checkpoints", "give the run, runs/mini-stage2, or one of them"),
         ("runs/mini-stage2", "its newest checkpoint, step-3, is damaged (it has no manifest): restore it"),
@@ -71,9 +71,9 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(typed: str, mea
         ("Qwen", "in it are Qwen/Qwen3-4B"),
     ],
 )
-def test_a_folder_that_is_no_model_says_what_it_is(location: str, said: str) -> None:
+def test_a_folder_that_is_no_model_says_what_it_is(location: str, message: str) -> None:
     assert f"{location} holds no model: it has no config.json" in refusal(location)
-    assert said in refusal(location)
+    assert message in refusal(location)
 
 
 def test_a_checkpoint_of_any_method_is_known_by_its_manifest(folder: Path) -> None:

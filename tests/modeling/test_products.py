@@ -19,9 +19,9 @@ RATE, RANK, SCALE, INPUTS, OUTPUTS = 1e-5, 8, 16 / 8, 128, 512
 def test_a_wide_product_keeps_its_float32_sums(dtype: torch.dtype, rows: int) -> None:
     x, weight = torch.randn(rows, INPUTS).to(dtype), torch.randn(OUTPUTS, INPUTS).to(dtype)
     exact = x.double() @ weight.double().t()
-    found = wide_product(x, weight)
-    assert found.dtype == torch.float32
-    assert float((found - exact).abs().max()) < 3e-5 * float(exact.abs().max())
+    product = wide_product(x, weight)
+    assert product.dtype == torch.float32
+    assert float((product - exact).abs().max()) < 3e-5 * float(exact.abs().max())
     assert float(((x @ weight.t()).double() - exact).abs().max()) > 1e-4 * float(exact.abs().max())
 
 
@@ -29,9 +29,9 @@ def test_a_wide_product_keeps_its_float32_sums(dtype: torch.dtype, rows: int) ->
 def test_the_gradient_of_a_wide_product_is_that_of_the_plain_one(dtype: torch.dtype) -> None:
     x, weight = torch.randn(2, 5, 16).to(dtype).requires_grad_(), torch.randn(9, 16).to(dtype)
     gradient = torch.randn(2, 5, 9)
-    (found,) = torch.autograd.grad(wide_product(x, weight), x, gradient)
+    (actual,) = torch.autograd.grad(wide_product(x, weight), x, gradient)
     (plain,) = torch.autograd.grad(x @ weight.t(), x, gradient.to(dtype))
-    assert found.dtype == dtype and torch.allclose(found, plain, rtol=2**-6, atol=1e-3)
+    assert actual.dtype == dtype and torch.allclose(actual, plain, rtol=2**-6, atol=1e-3)
 
 
 def test_a_product_in_float32_is_the_plain_one() -> None:
@@ -83,7 +83,7 @@ def test_rollout_and_learner_add_an_adapter_by_the_same_function(family: str, dt
     maps = (attention.q_proj, attention.k_proj, attention.v_proj)
     x = torch.randn(7, 32).to(dtype)
     with torch.no_grad():
-        learner = torch.cat([one(x) for one in maps], dim=-1)
+        learner = torch.cat([linear(x) for linear in maps], dim=-1)
     assert torch.allclose(FusedLinear(*maps)(x), learner, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
@@ -96,14 +96,14 @@ def test_gradients_through_an_adapted_map_are_those_of_float64(family: str, dtyp
     assert isinstance(layer, OnceRounded)
     x, gradient = torch.randn(7, 32).to(dtype).requires_grad_(), torch.randn(7, layer.out_features).to(dtype)
     weights = [layer.lora_A["default"].weight, layer.lora_B["default"].weight]
-    found = torch.autograd.grad(layer(x), [x, *weights], gradient)
+    gradients = torch.autograd.grad(layer(x), [x, *weights], gradient)
     wide = [tensor.detach().double().requires_grad_() for tensor in (x, *weights)]
     inputs, a, b = wide
     theta = layer.get_base_layer().weight.double()
     exact = torch.autograd.grad(inputs @ (theta + 2 * b @ a).t(), wide, gradient.double())
-    for one, other in zip(found, exact, strict=True):
-        assert float((one - other).norm()) < 2 * torch.finfo(dtype).eps * float(other.norm())
-    assert found[1].dtype == found[2].dtype == torch.float32
+    for actual, other in zip(gradients, exact, strict=True):
+        assert float((actual - other).norm()) < 2 * torch.finfo(dtype).eps * float(other.norm())
+    assert gradients[1].dtype == gradients[2].dtype == torch.float32
 
 
 def test_dropout_is_on_the_adapter_alone() -> None:

@@ -168,11 +168,11 @@ def test_the_engine_decides_what_the_transcription_decides(family: str, trigger:
         answer = expected(family, trigger, name)
         found = differences(trajectory, answer)
         asked = [(one.position, one.decision) for one in engine.consultations[index]]
-        if asked != [(position, decision) for position, decision, _ in answer.asked]:
-            found.append(f"asked {asked} instead of {answer.asked}")
+        if asked != [(position, decision) for position, decision, _ in answer.consultations]:
+            found.append(f"asked {asked} instead of {answer.consultations}")
         elif any(
             abs(one.logprob - logprob) > TOLERANCE
-            for one, (_, _, logprob) in zip(engine.consultations[index], answer.asked, strict=True)
+            for one, (_, _, logprob) in zip(engine.consultations[index], answer.consultations, strict=True)
         ):
             found.append("the trigger's log-probabilities differ")
         if found:
@@ -186,7 +186,7 @@ def test_the_cases_exercise_what_they_are_meant_to() -> None:
     count = [sum(kind == "inference" for kind, _ in answer.blocks) for answer in quiet]
     assert sum(number == SETTINGS.max_insertions for number in count) >= 6, "K is reached"
     assert all(answer.blocks[0] == ("prompt", 0) for answer in quiet)
-    decisions = [(position == 0, decision) for answer in asking for position, decision, _ in answer.asked]
+    decisions = [(position == 0, decision) for answer in asking for position, decision, _ in answer.consultations]
     assert all(decisions.count((at_prompt, choice)) >= 3 for at_prompt in (True, False) for choice in (0, 1))
     greedy = [expected(family, False, f"greedy {place}") for family in tiny.FAMILIES for place in range(4)]
     assert sum(len(answer.blocks) > 1 for answer in greedy) >= 4

@@ -201,7 +201,7 @@ def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, t
     commands += [["merge", str(folder), "--output", str(tmp_path / "merged")]] if kind == "sft" else []
     for words in commands:
         assert main.main(words) == 2
-        assert "was trained on it. If it is elsewhere now, give its place: --backbone" in capsys.readouterr().err
+        assert "was trained on it. If it is elsewhere now, give its path: --backbone" in capsys.readouterr().err
         assert main.main([*words, *there]) == 0, capsys.readouterr().err
 
 

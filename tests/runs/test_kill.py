@@ -91,7 +91,7 @@ def killed(command: list[str], run: Path, reached: Callable[[], object]) -> bool
     while process.running and not (starts(run) > opened and reached()):
         time.sleep(0.002)  # a checkpoint takes longer to be written
     if not process.running:
-        assert process.wait() == 0, process.said
+        assert process.wait() == 0, process.output
         return False
     process.kill()
     return True
@@ -169,7 +169,7 @@ def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[in
     process = Started(command, run.with_suffix(".txt"))
     process.until(lambda: metrics.exists() and any(line["step"] for line in read_jsonl(metrics)))
     process.send(signum)
-    return process.wait(), process.said
+    return process.wait(), process.output
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
     log = tmp_path / "audit.jsonl"
     process = Started(["serve", "mini", "--port", "0", "--log", str(log)], tmp_path / "said.txt")
     try:
-        url = process.until(lambda: re.search(r"http://[\d.:]+\d", process.said))
+        url = process.until(lambda: re.search(r"http://[\d.:]+\d", process.output))
         body = {"model": "mini", "messages": [{"role": "user", "content": "1 + 1"}], "stream": True, "max_tokens": 900}
         body |= {"temperature": 3.0, "seed": 1}
         with httpx2.Client(base_url=url[0], timeout=300) as client:
@@ -250,7 +250,7 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
             rest = [line for line in lines if line]
             assert rest[-1] == "data: [DONE]"
             assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("length", "stop")
-        assert process.wait(300) == 0, process.said
+        assert process.wait(300) == 0, process.output
     finally:
         process.kill()
     (record,) = map(json.loads, log.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""The load of `benchmarks/serving_load.py` for some seconds: a server process, many clients of whom some go, a kill."""
+"""The load of `benchmarks/serving_load.py` for some seconds: a server process, many clients of whom some go."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from tyler.model import Tyler
 LIMITS = ("--slots", "16", "--max-queue", "128", "--max-new-tokens", "64")
 
 
-def test_a_server_under_load_is_right_and_killed_and_started_again_it_lost_no_log_line(tmp_path: Path) -> None:
+def test_a_server_under_load_is_right_and_keeps_its_size(tmp_path: Path) -> None:
     pool = serving_load.questions(Tyler.from_pretrained("mini-tyler", dtype="float32"), 8, longest=24)
-    log = tmp_path / "audit.jsonl"
-    with serving_load.server("mini-tyler", log, *LIMITS) as running:
+    with serving_load.server("mini-tyler", tmp_path / "audit.jsonl", *LIMITS) as running:
         figures = {one.work: one.value for one in serving_load.endured(running, pool, 200)}
-        assert figures["other answers or errors"] == 0
-        assert figures["finished, as alone"] > 60 and figures["went away"] > 0
-        assert figures["growth of resident memory"] < 64
-        counted = serving_load.killed(running, pool, 1.0)
-    assert counted > 150 and serving_load.whole_lines(log) >= counted
-    with serving_load.server("mini-tyler", log, *LIMITS) as running:
-        counted += serving_load.killed(running, pool, 1.0)
-    found = {one.work: one.value for one in serving_load.lost(counted, log)}
-    assert found["log lines lost"] == 0
+    assert figures["other answers or errors"] == 0
+    assert figures["finished, as alone"] > 60 and figures["went away"] > 0
+    assert figures["growth of resident memory"] < 64

@@ -84,7 +84,7 @@ REFUSED = [
     (RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
     (RESPONSE, {"store": True}, "store", "not supported"),
     (RESPONSE, {"max_output_tokens": 65}, "max_output_tokens", "max_output_tokens=65; this server allows up to 64"),
-    (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input.0.role", "Field required"),
+    (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input.0.role", "this field is missing; send it"),
 ]
 
 

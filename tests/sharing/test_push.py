@@ -89,10 +89,10 @@ def weights_of(run: Path) -> str:
 
 
 def test_evaluations_are_found_from_within_a_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = evaluated(run, weights_of(run))
-    for folder, model in ((run, "."), (run, "checkpoints/step-3"), (run / "checkpoints" / "step-3", ".")):
-        monkeypatch.chdir(folder)
-        assert evaluations_of(Path(model)) == [found]
+    folder = evaluated(run, weights_of(run))
+    for inside, model in ((run, "."), (run, "checkpoints/step-3"), (run / "checkpoints" / "step-3", ".")):
+        monkeypatch.chdir(inside)
+        assert evaluations_of(Path(model)) == [folder]
 
 
 # ------------------------------------------------------------------------------------------------ there and back
@@ -100,11 +100,11 @@ def test_evaluations_are_found_from_within_a_run(run: Path, monkeypatch: pytest.
 
 def test_a_pushed_run_is_the_same_model_for_whoever_finds_it(published: Hub, run: Path) -> None:
     assert main(["push", str(run), REPO]) == 0
-    model, found = trained(), Tyler.from_pretrained(REPO, device="cpu")
-    assert found.stage == "stage2" and found.backbone.id == "base/model" and found.operators == model.operators
-    texts = [one.text for one in model.solve(list(tiny.PROMPTS), max_new_tokens=12)]
-    assert [one.text for one in found.solve(list(tiny.PROMPTS), max_new_tokens=12)] == texts
-    assert found.fingerprint() == model.fingerprint() == weights_of(run)
+    model, loaded = trained(), Tyler.from_pretrained(REPO, device="cpu")
+    assert loaded.stage == "stage2" and loaded.backbone.id == "base/model" and loaded.operators == model.operators
+    texts = [answer.text for answer in model.solve(list(tiny.PROMPTS), max_new_tokens=12)]
+    assert [answer.text for answer in loaded.solve(list(tiny.PROMPTS), max_new_tokens=12)] == texts
+    assert loaded.fingerprint() == model.fingerprint() == weights_of(run)
     assert set(published.repos[REPO].files()) == {
         "README.md", "tyler.json", "operators.safetensors",
         *(f"{part}/{name}" for part in ("policy", "synthesizer") for name in ADAPTER_FILES),
@@ -148,9 +148,9 @@ def test_what_was_found_once_is_found_without_a_network(
 
 
 def test_a_backbone_by_its_id_is_no_tyler(published: Hub) -> None:
-    found = Tyler.from_pretrained("base/model@main")
-    assert found.stage == "backbone" and found.backbone.revision == "main"
-    assert found.backbone.fingerprint() == trained().backbone.fingerprint()
+    loaded = Tyler.from_pretrained("base/model@main")
+    assert loaded.stage == "backbone" and loaded.backbone.revision == "main"
+    assert loaded.backbone.fingerprint() == trained().backbone.fingerprint()
 
 
 def test_plain_peft_loads_the_adapters(published: Hub, run: Path) -> None:
@@ -162,9 +162,9 @@ def test_plain_peft_loads_the_adapters(published: Hub, run: Path) -> None:
         assert adapted.peft_config["default"].base_model_name_or_path == "base/model"
         with torch.no_grad():
             expected = part.decoder(ids).last_hidden_state
-            found = adapted.base_model.model.model(ids).last_hidden_state
+            hidden = adapted.base_model.model.model(ids).last_hidden_state
             bare = model.backbone.decoder(ids).last_hidden_state
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(bare, expected, atol=1e-2), "the adapter does something"
 
 
@@ -202,10 +202,10 @@ def test_of_an_evaluation_that_is_not_finished_nothing_is_published(
 
 def test_the_card_says_how_answers_were_drawn(published: Hub, run: Path) -> None:
     settings = evaluated(run, weights_of(run)) / "settings.json"
-    told = json.loads(settings.read_text()) | {"samples": 2}
-    told["sampling"] = {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "seed": 3}
-    told["problems"] = {"gsm8k": "2, sha256 0123456789abcdef"}
-    settings.write_text(json.dumps(told))
+    content = json.loads(settings.read_text()) | {"samples": 2}
+    content["sampling"] = {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "seed": 3}
+    content["problems"] = {"gsm8k": "2, sha256 0123456789abcdef"}
+    settings.write_text(json.dumps(content))
     push.run(str(run), REPO)
     card = published.repos[REPO].files()["README.md"].decode()
     assert "temperature 0.7, seed 3, 2 answers each, up to 64 actions" in card and "greedy" not in card.lower()
@@ -222,8 +222,8 @@ def test_a_dry_run_shows_everything_and_sends_nothing(
     published: Hub, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["push", str(run), REPO, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "policy/adapter_model.safetensors" in said and "## Limits" in said and "nothing was sent" in said
+    printed = capsys.readouterr().out
+    assert "policy/adapter_model.safetensors" in printed and "## Limits" in printed and "nothing was sent" in printed
     assert REPO not in published.repos
 
 

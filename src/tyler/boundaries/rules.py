@@ -14,7 +14,7 @@ from tyler.modeling.operators import Operator
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A place in the answer text y: `position` characters from its start, proposed by the rule `rule`."""
+    """A position in the answer text y: `position` characters from its start, proposed by the rule `rule`."""
 
     position: int
     rule: str
@@ -22,7 +22,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Rule:
-    """What one kind of boundary is; the scanner supplies the places, a rule only names those it wants.
+    """What one kind of boundary is; the scanner supplies the positions, a rule only names those it wants.
 
     `side` decides the token: a boundary "after" something falls on the first token that starts there, one "before"
     something on the token that holds it. `headings` (at the head of a line) and `phrases` (anywhere in prose) are
@@ -93,5 +93,6 @@ def check_rules(operators: Iterable[Operator]) -> None:
     for operator in operators:
         if operator.boundary not in RULES:
             raise ValueError(
-                f"operator {operator.name!r} has boundary {operator.boundary!r}; the rules are {', '.join(RULES)}"
+                f"operator {operator.name!r} has boundary {operator.boundary!r}; the rules are {', '.join(RULES)}. Use "
+                "one of them, or add an entry to RULES in tyler/boundaries/rules.py"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,27 +65,31 @@ def lens(
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
-        memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room. By default half of what is
-            free.
+        memory: At most so much context and caches, as 4GB or 512MiB; by default half of what is free.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
     """
     if page is not None and not page.absolute().parent.is_dir():
-        raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another place")
+        raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
     decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
+    from tyler.lens.stored import answers_in
     from tyler.model import Tyler
+    from tyler.tasks import load_problems
 
     loaded = Tyler.from_pretrained(model, device=device, dtype=dtype, backbone=backbone)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
-    subject = subject_of(task, split, data, count) if answers is None else subject_in(answers, loaded, count, decoding)
-    view = (
-        answer_view(loaded, model, question, subject, seed, decoding)
-        if question
-        else survey_view(loaded, model, subject, seed, decoding)
-    )
-    show(view, json_, page)
+    if answers is None:
+        problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
+        subject = Subject(problems, f"{task}, {split}" if split else task)
+    else:
+        kept = answers_in(answers, loaded, count=count, router=router_of(router), max_new_tokens=max_new_tokens)
+        subject = Subject(kept[0], str(answers), kept[1])
+    if question:
+        show(answer_view(loaded, model, question, subject, seed, decoding), json_, page)
+    else:
+        show(survey_view(loaded, model, subject, seed, decoding), json_, page)
 
 
 @dataclass(frozen=True)
@@ -95,24 +99,6 @@ class Subject:
     problems: list[str]
     name: str
     answers: list[Trajectory] | None = None
-
-
-def subject_of(task: str, split: str | None, data: Path | None, count: int) -> Subject:
-    """Problems of a task."""
-    from tyler.tasks import load_problems
-
-    problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
-    return Subject(problems, f"{task}, {split}" if split else task)
-
-
-def subject_in(folder: Path, model: Tyler, count: int, decoding: Mapping[str, Any]) -> Subject:
-    """Problems and answers of an evaluation."""
-    from tyler.lens.stored import answers_in
-
-    problems, answers = answers_in(
-        folder, model, count=count, router=decoding["router"], max_new_tokens=decoding["max_new_tokens"]
-    )
-    return Subject(problems, str(folder), answers)
 
 
 @dataclass(frozen=True)
@@ -138,7 +124,7 @@ def answer_view(
     readings = read_blocks(loaded, answer, others, seed)
     every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
     page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
-    content = [reading.to_dict() for reading in readings]
+    content = [asdict(reading) for reading in readings]
     return View(page, content, as_text(answer.text, answer.invocations), every[:2])
 
 
@@ -151,7 +137,7 @@ def survey_view(loaded: Tyler, name: str, subject: Subject, seed: int, decoding:
     described = f"{len(subject.problems)} of {subject.name}"
     result = survey(loaded, subject.problems, answers=subject.answers, seed=seed, **decoding)
     facts = {"model": name, "problems": described, "answers with operators": str(result.num_problems)}
-    content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
+    content = {"model": name, "problems": described, "version": tyler.__version__, **asdict(result)}
     every = tables.survey_tables(result)
     heading = f"over {result.num_problems} problems, with 95% intervals"
     return View(tables.page(facts, every), content, heading, every[:-1])

@@ -43,6 +43,17 @@ OVERRIDABLE = ("train", "plan", "config")
 """Commands that take dotted settings."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 HELP_WIDTH = 80
+LOWER = dict.fromkeys(
+    ("quickstart", "train", "plan"),
+    "Lower micro_batch_size or micro_batch_tokens of what is trained, or set its gradient_checkpointing: true; for "
+    "rollouts lower decoding.slots, bound decoding.memory (as 8GB) or lower max_new_tokens. `tyler plan CONFIG` says "
+    "how much each phase needs, and on which device it fits.",
+)
+LOWER_FLAGS = (
+    "Lower --slots, bound what answers hold with --memory 8GB, lower --max-new-tokens, or load fewer bytes: --dtype "
+    "bfloat16 or a smaller model."
+)
+"""What to do where there is no memory left, with a config and without."""
 
 
 def quickstart(
@@ -245,12 +256,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _refuse(_in_words(error))
     except (RuntimeError, MemoryError) as error:
-        from tyler.cli.memory_advice import first_cause, out_of_memory
         from tyler.modeling.memory_errors import is_out_of_memory
 
-        if not is_out_of_memory(first_cause(error)) or os.environ.get("TYLER_DEBUG"):
+        first: BaseException = error
+        while first.__cause__ is not None:  # the engine's thread tells its callers by an error of its own
+            first = first.__cause__
+        if not is_out_of_memory(first) or os.environ.get("TYLER_DEBUG"):
             raise
-        return _refuse(out_of_memory(argv[0], error))
+        return _refuse(_out_of_memory(argv[0], first))
+
+
+def _out_of_memory(command: str, error: BaseException) -> str:
+    """The refusal of a command that ran out of memory: what was said, and what to lower."""
+    reason = str(error).strip().partition("\n")[0]
+    return f"tyler {command} ran out of memory{f': {reason}' if reason else ''}\n{LOWER.get(command, LOWER_FLAGS)}"
 
 
 def _in_words(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,12 +62,12 @@ def train(
     output = output or run_directory(config, method)
     start = start or (run_directory(config, training.start) if training.start else None)
     more = {} if start is None else {"start": start}
-
-    def run() -> None:
-        training.load()(settings, output=output, resume=resume, **more)
-
     title = f"Stage {method[-1]} of {config}" if method in STAGES else f"{method} of {config}"
-    _carry_out(run, title, output, _following(method, config, output, settings, overrides), quiet)
+    with quietly(quiet):
+        logger.info("%s, in %s: loading ...", title, output)
+        training.load()(settings, output=output, resume=resume, **more)
+        for line in _closing(title, output, _following(method, config, output, settings, overrides)):
+            logger.info("%s", line)
 
 
 def _following(
@@ -81,25 +81,14 @@ def _following(
         later, start = ["memgen-trigger"], ["--start", str(output)]
     following: list[Sequence[str]] = [["tyler train", name, config, *start, *dotted] for name in later]
     if method != "stage1":
-        following.append(_evaluating(output, settings))
-    return [*following, _asking(output)]
-
-
-def _carry_out(
-    train: Callable[[], None], title: str, output: Path, following: Sequence[Sequence[str]], quiet: bool
-) -> None:
-    """Train, and say before it what and where, and after it what was saved, the best step and the commands to run next.
-
-    Each of `following` is a command and its arguments.
-    """
-    with quietly(quiet):
-        logger.info("%s, in %s: loading ...", title, output)
-        train()
-        for line in _closing(title, output, following):
-            logger.info("%s", line)
+        evaluation = settings.evaluation
+        data = [] if evaluation.path is None else ["--data", evaluation.path]
+        following.append(["tyler eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data])
+    return [*following, ["tyler solve", str(output), "QUESTION"]]
 
 
 def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:
+    """What was saved, the best step, and the commands to run next, each with its arguments."""
     from tyler.runs.checkpoints import BEST, CHECKPOINTS, best_so_far, latest_checkpoint
 
     lines = [f"{title} is trained: {latest_checkpoint(output)}"]
@@ -114,16 +103,6 @@ def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
     """The overrides as they are typed, without those of one section."""
     kept = [override.partition("=") for override in overrides if override.partition(".")[0] != left_out]
     return [part for key, _, value in kept for part in (f"--{key}", value)]
-
-
-def _evaluating(output: Path, settings: Config) -> list[str]:
-    evaluation = settings.evaluation
-    data = [] if evaluation.path is None else ["--data", evaluation.path]
-    return ["tyler eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data]
-
-
-def _asking(output: Path) -> list[str]:
-    return ["tyler solve", str(output), "QUESTION"]
 
 
 def _settings(config: str, overrides: Sequence[str], lock: bool, training: Training) -> Config:

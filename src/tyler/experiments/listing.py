@@ -18,7 +18,7 @@ from tyler.experiments.reproduction import Reproduction
 from tyler.modeling.architectures import settings_of
 from tyler.planning.memory import Shape
 from tyler.planning.plan import BYTES, GB, MARGIN, PHASES, Device, device_named, dtype_on
-from tyler.reasoners.table import TRAININGS
+from tyler.planning.steps import section_of
 from tyler.tasks.grading import find_task
 from tyler.tasks.mini import SPLITS
 from tyler.tasks.task import Generated
@@ -77,8 +77,7 @@ def number_of(questions: Questions) -> int:
 
 def examples_of(training: Training, preset: str, seed: int) -> int:
     """Examples that one training reads, or rollouts that it samples, without what it starts from."""
-    config = training.config(preset, seed)
-    section = TRAININGS[training.method].loop
+    config, section = training.config(preset, seed), section_of(training.method)
     return config.loops[section].num_steps(config.data.examples or FALLBACK) * config.rows(section)
 
 
@@ -127,7 +126,7 @@ def sources_of(reproduction: Reproduction, entry: Entry, known: Mapping[str, Rec
         )
         if name in known:
             measured = Measured(entry, {cell.seed: (name, known[name])}).counted()
-            state = f"{counts_of(measured)}, {known[name].get('source', f'{name}.json')}"
+            state = f"{counts_of(measured)}, {known[name]['source']}"
         else:
             state = "not measured yet"
         lines.append(f"seed {cell.seed}: {state} (cell {name}); {how}")

@@ -136,20 +136,10 @@ def write_results(folder: Path, name: str, results: Mapping[str, Any]) -> None:
     render(folder, name)
 
 
-def read_results(folder: Path) -> Results:
-    """An experiment's results. Raises FileNotFoundError for a missing file, ValueError for another format."""
-    file = folder / RESULTS
-    if not file.is_file():
-        raise FileNotFoundError(f"{folder} holds no {RESULTS}; run the experiment first")
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    if (written := results.get("format")) != FORMAT:
-        raise ValueError(f"{file} is of format {written}, this is format {FORMAT}; make it again elsewhere")
-    return results
-
-
 def render(folder: Path, name: str) -> list[Path]:
     """Make the tables and figures of an experiment from its results.json; returns the files."""
-    results, experiment, files = read_results(folder), declared.find(name), list[Path]()
+    results, files = json.loads((folder / RESULTS).read_text(encoding="utf-8")), list[Path]()
+    experiment = declared.find(name)
     for table in experiment.tables(results):
         note = provenance(results, [table])
         for ending, write in WRITERS.items():

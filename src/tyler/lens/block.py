@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -101,10 +100,6 @@ class Reading:
     carried: Carried | None = None
     enough: int | None = None
     enough_other: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
 
 
 def read_blocks(model: Tyler, trajectory: Trajectory, others: Sequence[Trajectory], seed: int = 0) -> list[Reading]:

@@ -7,9 +7,8 @@ blocks counts once, and differences between replacements are paired.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -94,10 +93,6 @@ class Survey:
     operators: dict[str, OperatorSurvey]
     decoded: dict[str, Estimate]
     decoded_tested: dict[str, Estimate]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
 
 
 def survey(
@@ -224,9 +219,7 @@ def share_kept(blocks: Blocks, seed: int = 0) -> Estimate | None:
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
-    """The mean of some values with its 95% percentile bootstrap interval. Raises ValueError without values."""
-    if not values:
-        raise ValueError("there is nothing to average")
+    """The mean of some values with its 95% percentile bootstrap interval."""
     means = resampled(np.asarray(values), DRAWS, np.random.default_rng(seed)).mean(axis=1)
     return Estimate(fmean(values), *middle95(means), len(values))
 

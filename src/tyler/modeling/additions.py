@@ -50,7 +50,7 @@ def of_synthesizer(synthesizer: SynthesisModel, operators: Sequence[Operator]) -
         tensors |= {"weight": torch.stack(weights), "bias": torch.cat(biases)}
     if (mapped := input_map(synthesizer)) is not None:
         tensors |= {"map_weight": mapped.weight, "map_bias": mapped.bias}
-    return Additions(1, low_rank_maps(synthesizer.lora), {name: on_cpu(one) for name, one in tensors.items()})
+    return Additions(1, low_rank_maps(synthesizer.lora), {name: on_cpu(tensor) for name, tensor in tensors.items()})
 
 
 def input_map(synthesizer: SynthesisModel) -> nn.Linear | None:

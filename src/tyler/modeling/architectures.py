@@ -135,7 +135,7 @@ def biased_maps(settings: Mapping[str, Any]) -> frozenset[str]:
 def siblings(name: str) -> list[str]:
     """The maps that read the same input as the one of this name, itself included."""
     prefix, own = name[: name.rfind(".") + 1], name.rpartition(".")[2]
-    return next(([prefix + one for one in group] for group in PRODUCTS if own in group), [name])
+    return next(([prefix + sibling for sibling in group] for group in PRODUCTS if own in group), [name])
 
 
 def head_dim(config: Any) -> int:

@@ -60,7 +60,7 @@ class Backbone:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     revision: str | None = None
-    place: str | None = None
+    path: str | None = None
     """Where its folder or file is, if that is not the id."""
     adapters: tuple[MergedAdapter, ...] = ()
     """LoRAs that were merged into the weights of the id, in this order (`loading.py`)."""
@@ -85,24 +85,24 @@ class Backbone:
         revision: str | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
-        place: str | None = None,
+        path: str | None = None,
     ) -> Backbone:
         """Load `mini`, a fetched model, a folder, a GGUF file or a Hub id. No pickle is read, no remote code is run.
 
         `dtype` is "auto" (bfloat16 on a GPU that has it, else float32), a torch dtype or its name; a GGUF file is
-        dequantised to it. `place` is the folder or file of an `id` that is a path seen from elsewhere. Raises
+        dequantised to it. `path` is the folder or file of an `id` that is a path seen from elsewhere. Raises
         ValueError for an unsupported architecture, missing weights, a tokenizer that does not fit, and a dtype or
         device that cannot be had, and FileNotFoundError, with what to do, when the model cannot be found or read.
         """
         device = resolve_device(device)
         weights_dtype = resolve_dtype(dtype, device)
         if id.endswith(SUFFIX):
-            model, tokenizer = read_gguf(place or id, weights_dtype)
+            model, tokenizer = read_gguf(path or id, weights_dtype)
         else:
-            model, tokenizer = read_saved(id, place, revision, weights_dtype)
+            model, tokenizer = read_saved(id, path, revision, weights_dtype)
         cast(nn.Module, model).to(device)
         align(model)
-        return cls(id=id, model=model, tokenizer=tokenizer, revision=revision, place=place)
+        return cls(id=id, model=model, tokenizer=tokenizer, revision=revision, path=path)
 
     @property
     def device(self) -> torch.device:
@@ -156,11 +156,11 @@ class Backbone:
 
     def text_origin(self) -> dict[str, str]:
         """The same as a run notes it, by the names that a refused resume gives."""
-        found = self.text_settings
+        settings = self.text_settings
         return {
-            "the end tokens": " ".join(found["end_tokens"]),
-            "the chat template": str(found["chat_template"]),
-            "the tokenizer": found["tokenizer"],
+            "the end tokens": " ".join(settings["end_tokens"]),
+            "the chat template": str(settings["chat_template"]),
+            "the tokenizer": settings["tokenizer"],
         }
 
     def embed(self, ids: Int[Tensor, "*seq"]) -> Float[Tensor, "*seq dim"]:
@@ -172,7 +172,7 @@ class Backbone:
         A GGUF file and a backbone with merged adapters are written out once, as safetensors, below the user's cache.
         """
         if not (self.id.endswith(SUFFIX) or self.adapters):
-            return self.place or located(self.id)
+            return self.path or located(self.id)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cache / "tyler" / "exported" / self.fingerprint()
         if not (folder / "config.json").is_file():
@@ -204,10 +204,10 @@ class Backbone:
 
 
 def read_saved(
-    id: str, place: str | None, revision: str | None, dtype: torch.dtype
+    id: str, path: str | None, revision: str | None, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of any id that is no GGUF file, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
-    location = place or located(id)
+    location = path or located(id)
     check_location(location)
     check_one_set_of_weights(id, Path(location))
     cached = not Path(location).is_dir() and hub_is_out_of_reach()
@@ -225,11 +225,11 @@ def read_saved(
             output_loading_info=True,
             **arguments,
         )
-    model, found = cast(tuple[PreTrainedModel, dict[str, set[str]]], loaded)
-    if found["missing_keys"]:  # transformers only warns, and draws them at random
+    model, loading_info = cast(tuple[PreTrainedModel, dict[str, set[str]]], loaded)
+    if loading_info["missing_keys"]:  # transformers only warns, and draws them at random
         raise ValueError(
-            f"backbone {id!r} lacks {len(found['missing_keys'])} of its weights, such as "
-            f"{min(found['missing_keys'])}; download or save it again"
+            f"backbone {id!r} lacks {len(loading_info['missing_keys'])} of its weights, such as "
+            f"{min(loading_info['missing_keys'])}; download or save it again"
         )
     with translated_errors(id):
         return model, load_tokenizer(location, revision, local_files_only=cached)
@@ -371,18 +371,18 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return best_device()
     try:
-        found = torch.device(device)
+        resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device {device!r} is not known; use 'cpu', 'cuda', 'cuda:1' or 'mps'") from error
     apple = int(torch.backends.mps.is_available())
     counts = {"cuda": (torch.cuda.device_count(), "CUDA device"), "mps": (apple, "Apple GPU")}
-    count, kind = counts.get(found.type, (math.inf, "device"))
-    if (found.index or 0) >= count:
+    count, kind = counts.get(resolved.type, (math.inf, "device"))
+    if (resolved.index or 0) >= count:
         raise ValueError(
-            f"device {str(found)!r} was asked for, and torch finds {count or 'no'} {kind}{'s' * (count > 1)} here; "
+            f"device {str(resolved)!r} was asked for, and torch finds {count or 'no'} {kind}{'s' * (count > 1)} here; "
             "`tyler doctor` says what there is, and where no device is named the best one is taken"
         )
-    return found
+    return resolved
 
 
 DTYPES = {
@@ -397,12 +397,12 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     """A torch dtype by its name, or as it is. Raises ValueError for one that weights cannot be in."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found == torch.float64 and device.type == "mps":
+    resolved = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if resolved == torch.float64 and device.type == "mps":
         raise ValueError("dtype 'float64' was asked for, and an Apple GPU has none; use 'float32', or device 'cpu'")
-    if found not in DTYPES.values():
+    if resolved not in DTYPES.values():
         raise ValueError(f"dtype {dtype!r} is not known; use 'auto', {', '.join(map(repr, DTYPES))}, or torch's own")
-    return cast(torch.dtype, found)
+    return cast(torch.dtype, resolved)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -81,9 +81,9 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Raises CheckpointError naming what is wrong with tyler.json."""
-        told = read_manifest(folder / MANIFEST, KINDS)
+        fields = read_manifest(folder / MANIFEST, KINDS)
         try:
-            return cls(**told)
+            return cls(**fields)
         except ValueError as error:
             raise CheckpointError(f"{folder / MANIFEST}: operators: {error}") from error
 
@@ -165,18 +165,20 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
         read_adapter(backbone.model, folder / adapter)
     names = tensor_names(folder / TENSORS)
     with torch.device("meta"):  # draws nothing
-        heads = nn.ModuleDict({one.name: head_of(one, backbone.dim, names) for one in manifest.operators})
+        heads = nn.ModuleDict(
+            {operator.name: head_of(operator, backbone.dim, names) for operator in manifest.operators}
+        )
     shapes = {name: list(tensor.shape) for name, tensor in heads.state_dict().items()}
-    found = read_tensors(folder / TENSORS, {**shapes, "psi": [len(manifest.operators), backbone.dim]})
+    tensors = read_tensors(folder / TENSORS, {**shapes, "psi": [len(manifest.operators), backbone.dim]})
     check_files(folder / MANIFEST, manifest.digests, manifest.files)
     phi, *eta = (load_lora(backbone.model, folder / adapter) for adapter in manifest.adapters)
     synthesizer = Synthesizer(backbone, manifest.operators, phi)
     policy = Policy(backbone, len(manifest.operators), *eta)
-    policy.psi.data.copy_(found.pop("psi"))
+    policy.psi.data.copy_(tensors.pop("psi"))
     for name, head in heads.items():
         if not isinstance(head, Head):
             synthesizer.heads[name] = head.to_empty(device=backbone.device)
-    synthesizer.heads.load_state_dict(found)
+    synthesizer.heads.load_state_dict(tensors)
     return synthesizer.eval(), policy.eval()
 
 

@@ -64,33 +64,33 @@ class GgufFile:
     @property
     def family(self) -> str:
         """`general.architecture`. Raises ValueError for one that cannot be loaded."""
-        found = self.metadata.get("general.architecture")
-        if found not in FAMILIES:
+        family = self.metadata.get("general.architecture")
+        if family not in FAMILIES:
             raise ValueError(
-                f"{self.path} is of architecture {found!r}; GGUF files of {', '.join(FAMILIES)} can be loaded. For "
+                f"{self.path} is of architecture {family!r}; GGUF files of {', '.join(FAMILIES)} can be loaded. For "
                 f"another model {INSTEAD}"
             )
-        return cast(str, found)
+        return cast(str, family)
 
     def settings(self) -> dict[str, Any]:
         """The family's settings, without its prefix. Raises ValueError for one that is missing, not known, or not a
         positive number: a list differs from layer to layer."""
         prefix = f"{self.family}."
-        found = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
-        if missing := [prefix + key for key in SETTINGS if key not in found]:
+        settings = {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+        if missing := [prefix + key for key in SETTINGS if key not in settings]:
             raise ValueError(f"{self.path} lacks the settings {', '.join(missing)}")
-        if unknown := [prefix + key for key in found if key not in (*SETTINGS, *OPTIONAL)]:
+        if unknown := [prefix + key for key in settings if key not in (*SETTINGS, *OPTIONAL)]:
             raise ValueError(
                 f"{self.path} has settings that are not read here: {', '.join(unknown)}. Without them it would be "
                 f"another model: {INSTEAD}"
             )
-        for key, value in found.items():
+        for key, value in settings.items():
             if not (isinstance(value, int | float) and value > 0):
                 raise ValueError(
                     f"{self.path} has {prefix}{key} = {str(value)[:40]}; only one positive number for all layers can "
                     "be read"
                 )
-        return found
+        return settings
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, rows first (a file has it the other way round)."""
@@ -176,8 +176,8 @@ def check_tensors(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> None
     if missing := [name for name in shapes if name not in file.tensors]:
         raise ValueError(f"{file.path} lacks tensors of its model, {len(missing)} of them: {some(missing)}")
     for name, shape in shapes.items():
-        if (found := file.shape(name)) != shape:
-            raise ValueError(f"tensor {name} of {file.path} is {found}, but its settings ask for {shape}")
+        if (actual := file.shape(name)) != shape:
+            raise ValueError(f"tensor {name} of {file.path} is {actual}, but its settings ask for {shape}")
 
 
 def some(names: Sequence[str]) -> str:

@@ -39,8 +39,8 @@ def checkpoint_on_hub(id: str, revision: str | None, manifest: str) -> Path | No
     if not HUB_ID.fullmatch(id) or Path(id).exists():
         return None
     try:
-        found = Path(hf_hub_download(id, manifest, revision=revision))
+        file = Path(hf_hub_download(id, manifest, revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled):
         return None
     # By its commit, so that all files are of one, whatever is pushed meanwhile.
-    return Path(snapshot_download(id, revision=found.parent.name, allow_patterns=list(LOADED)))
+    return Path(snapshot_download(id, revision=file.parent.name, allow_patterns=list(LOADED)))

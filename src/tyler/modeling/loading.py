@@ -21,16 +21,16 @@ def load_backbone(
     revision: str | None = None,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
-    place: str | None = None,
+    path: str | None = None,
 ) -> Backbone:
     """`Backbone.load`, and some LoRA folders merged into its weights in their order: in float32, before any cast.
 
     Raises CheckpointError, naming it, for a folder that holds no LoRA of this backbone.
     """
     if not adapters:
-        return Backbone.load(id, revision=revision, dtype=dtype, device=device, place=place)
+        return Backbone.load(id, revision=revision, dtype=dtype, device=device, path=path)
     wanted = resolve_dtype(dtype, resolve_device(device))
-    backbone = Backbone.load(id, revision=revision, dtype=torch.float32, device=device, place=place)
+    backbone = Backbone.load(id, revision=revision, dtype=torch.float32, device=device, path=path)
     for folder in map(Path, adapters):
         if not folder.is_dir():
             raise CheckpointError(
@@ -49,7 +49,7 @@ def load_recorded(
     dtype: str | torch.dtype,
     device: str | torch.device | None,
 ) -> Backbone:
-    """The backbone of the checkpoint in `folder`, from where it was, or from the id or place given `instead`.
+    """The backbone of the checkpoint in `folder`, from where it was, or from the id or path given `instead`.
 
     Raises CheckpointError for other weights, and FileNotFoundError, which says what to give, if it is not found.
     """
@@ -61,13 +61,13 @@ def load_recorded(
         backbone = load_backbone(instead, adapters, revision=revision, dtype=compared, device=device)
     else:
         try:
-            place = record.place(folder)
+            path = record.locate(folder)
             backbone = load_backbone(
-                record.id, adapters, revision=record.revision, dtype=compared, device=device, place=place
+                record.id, adapters, revision=record.revision, dtype=compared, device=device, path=path
             )
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{error}\n{folder} was trained on it. If it is elsewhere now, give its place: --backbone PLACE, "
+                f"{error}\n{folder} was trained on it. If it is elsewhere now, give its path: --backbone PATH, "
                 "or backbone= in Python"
             ) from error
     record.check(backbone, folder)

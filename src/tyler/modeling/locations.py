@@ -50,24 +50,24 @@ def check_location(id: str) -> None:
 
 def near(path: Path) -> Path | None:
     """The folder or GGUF file whose path is like that of one that does not exist, part by part; None for no such."""
-    found = Path(path.anchor)
+    nearest = Path(path.anchor)
     for part in path.parts[1:] if path.anchor else path.parts:
-        if (found / part).exists():
-            found /= part
+        if (nearest / part).exists():
+            nearest /= part
             continue
-        if not found.is_dir():
+        if not nearest.is_dir():
             return None
-        names = [entry.name for entry in found.iterdir() if entry.is_dir() or entry.suffix == SUFFIX]
+        names = [entry.name for entry in nearest.iterdir() if entry.is_dir() or entry.suffix == SUFFIX]
         close = get_close_matches(part, names, n=1)
         if not close:
             return None
-        found /= close[0]
-    return found
+        nearest /= close[0]
+    return nearest
 
 
 def holds_runs(folder: Path) -> bool:
     """Whether a folder holds runs, as `runs/` does; the current folder does not count."""
-    return folder != Path() and folder.is_dir() and any(is_run(one) for one in folder.iterdir() if one.is_dir())
+    return folder != Path() and folder.is_dir() and any(is_run(entry) for entry in folder.iterdir() if entry.is_dir())
 
 
 def is_run(folder: Path) -> bool:
@@ -85,12 +85,12 @@ def inside(folder: Path) -> str:
     if folder.name == "checkpoints":
         return f"; it is where a run keeps its checkpoints: give the run, {folder.parent}, or one of them"
     if (folder / "checkpoints").is_dir():
-        steps = sorted((folder / "checkpoints").glob("step-*"), key=lambda one: (len(one.name), one.name))
+        steps = sorted((folder / "checkpoints").glob("step-*"), key=lambda step: (len(step.name), step.name))
         if steps:
             earlier = f", or name an earlier one, {steps[-2]}" if steps[1:] else ""
             return f"; its newest checkpoint, {steps[-1].name}, is damaged (it has no manifest): restore it{earlier}"
         return "; it is a run that has no whole checkpoint yet: resume it with the command that began it and --resume"
-    models = sorted(str(one) for one in folder.iterdir() if one.is_dir() and (is_run(one) or is_model(one)))
+    models = sorted(str(entry) for entry in folder.iterdir() if entry.is_dir() and (is_run(entry) or is_model(entry)))
     if not models:
         return ""
     more = f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""

@@ -72,16 +72,16 @@ class BackboneRecord:
         names = folder_names(len(backbone.adapters))
         for name, adapter in zip(names, backbone.adapters, strict=True):
             adapter.write(folder / name)
-        found, path = backbone.fingerprints, Path(backbone.place or backbone.id)
+        fingerprints, path = backbone.fingerprints, Path(backbone.path or backbone.id)
         where = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
         dtype = dtype_name(backbone.dtype)
-        return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype, where, names)
+        return cls(backbone.id, backbone.revision, fingerprints.exact, fingerprints.rounded, dtype, where, names)
 
     def tells_of(self, dtype: torch.dtype) -> bool:
         """Whether weights in `dtype` can be compared with the recorded ones: float16 keeps other bits than bfloat16."""
         return dtype_name(dtype) == self.dtype or "float16" not in (dtype_name(dtype), self.dtype)
 
-    def place(self, folder: Path) -> str | None:
+    def locate(self, folder: Path) -> str | None:
         """Where a backbone that is a folder or a file is: as noted, as seen from here, or from the run or above it."""
         if self.id in NAMES:
             return None
@@ -96,12 +96,12 @@ class BackboneRecord:
         is all that is left of them in one of the two; float32 weights are rounded to a recorded float16.
         """
         if self.dtype == dtype_name(backbone.dtype):
-            same, found = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
+            same, actual = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
         elif self.dtype == "float16":
-            found = fingerprint_of(backbone.model, torch.float16).exact
-            same = found == self.fingerprint
+            actual = fingerprint_of(backbone.model, torch.float16).exact
+            same = actual == self.fingerprint
         else:
-            same, found = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
+            same, actual = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
         if not same:
             fetched = (
                 f"; {self.id} from the package index and from the Hub differ: remove the folder of yours, then run "
@@ -109,7 +109,7 @@ class BackboneRecord:
             )
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
-                f" in {self.dtype}, but {backbone.id!r} has {found} in "
+                f" in {self.dtype}, but {backbone.id!r} has {actual} in "
                 f"{dtype_name(backbone.dtype)}: load it with the backbone it was trained on (backbone.id of a config, "
                 f"--backbone of a command){fetched if self.id in FETCHABLE else ''}"
             )
@@ -176,7 +176,7 @@ def read_as(kind: Any, value: Any, where: str) -> Any:
     Raises CheckpointError naming each field that is missing, unknown or of another type, and what the class refuses.
     """
     if isinstance(value, list) and get_origin(kind) is tuple:
-        return tuple(read_as(get_args(kind)[0], one, f"{where}.{place}") for place, one in enumerate(value))
+        return tuple(read_as(get_args(kind)[0], item, f"{where}.{index}") for index, item in enumerate(value))
     names = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
     if names and isinstance(value, dict) and (unknown := sorted(set(value) - names)):
         raise CheckpointError(f"{where} has unknown keys {unknown}; known are {', '.join(sorted(names))}")
@@ -184,8 +184,8 @@ def read_as(kind: Any, value: Any, where: str) -> Any:
         return adapter_of(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         faults = [
-            (".".join(map(str, (where, *one["loc"]))), one["input"], one["msg"].removeprefix("Value error, "))
-            for one in error.errors(include_url=False)
+            (".".join(map(str, (where, *fault["loc"]))), fault["input"], fault["msg"].removeprefix("Value error, "))
+            for fault in error.errors(include_url=False)
         ]
         raise CheckpointError("; ".join(f"{key} = {came!r:.80}: {reason}" for key, came, reason in faults)) from error
 

@@ -30,4 +30,4 @@ class MergedAdapter:
 
 def folder_names(count: int) -> tuple[str, ...]:
     """Where a checkpoint keeps the adapters of its backbone, in the order in which they are merged."""
-    return tuple(f"merged_adapters/{place}" for place in range(1, count + 1))
+    return tuple(f"merged_adapters/{number}" for number in range(1, count + 1))

@@ -29,8 +29,8 @@ def wide_product(x: Float[Tensor, "*batch inputs"], weight: Float[Tensor, "outpu
     if x.dim() != 2:
         return wide_product(x.reshape(-1, x.shape[-1]), weight).view(*x.shape[:-1], len(weight))
     if torch.is_grad_enabled() and x.requires_grad:
-        found: Tensor = _WideProduct.apply(x, weight)
-        return found
+        product: Tensor = _WideProduct.apply(x, weight)
+        return product
     return _in_float32(x, weight)
 
 

@@ -74,11 +74,11 @@ def random_backbone(
     Weights are drawn in place, in their own dtype, from torch's global generator: no second copy is ever there.
     Raises ValueError for an unknown shape, and for a tokenizer that has more tokens than it has embeddings.
     """
-    place = device or best_device()
+    device = device or best_device()
     config = architecture(id) if layers is None else with_layers(architecture(id), layers)
     check_tokenizer(id, tokenizer, config.vocab_size)
-    model = skeleton(config, resolve_dtype(dtype, place))
-    materialize(model, place)
+    model = skeleton(config, resolve_dtype(dtype, device))
+    materialize(model, device)
     ends = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.generation_config = ends
     return Backbone(id=id, model=model, tokenizer=tokenizer)

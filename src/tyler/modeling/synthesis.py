@@ -94,13 +94,13 @@ class CentredHead(nn.Module):
 
         c starts as noise of the scale of token embeddings, P as the identity times what gives deviations that scale.
         """
-        made = cls(*head.queries.shape).to(head.queries.device)
-        made.queries.copy_(head.queries)
-        made.centre.copy_(hidden.float().mean(dim=0))
-        deviation = (hidden.float() - made.centre).square().mean().sqrt()
-        nn.init.eye_(made.proj.weight).mul_(scale / deviation)
-        nn.init.normal_(made.latents, std=scale)
-        return made
+        centred = cls(*head.queries.shape).to(head.queries.device)
+        centred.queries.copy_(head.queries)
+        centred.centre.copy_(hidden.float().mean(dim=0))
+        deviation = (hidden.float() - centred.centre).square().mean().sqrt()
+        nn.init.eye_(centred.proj.weight).mul_(scale / deviation)
+        nn.init.normal_(centred.latents, std=scale)
+        return centred
 
     @property
     def num_latents(self) -> int:

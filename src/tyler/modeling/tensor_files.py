@@ -36,20 +36,20 @@ def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str,
         raise CheckpointError(f"{path} is missing: the checkpoint is not complete")
     try:
         with safe_open(path, framework="pt") as file:
-            found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-            faults = [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
-            faults += [f"extra {key}" for key in sorted(found.keys() - expected.keys())]
-            for key in sorted(expected.keys() & found.keys()):
-                shape, dtype = list(found[key].get_shape()), found[key].get_dtype()
+            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            faults = [f"missing {key}" for key in sorted(expected.keys() - slices.keys())]
+            faults += [f"extra {key}" for key in sorted(slices.keys() - expected.keys())]
+            for key in sorted(expected.keys() & slices.keys()):
+                shape, dtype = list(slices[key].get_shape()), slices[key].get_dtype()
                 if shape != list(expected[key]):
                     faults.append(f"misshapen {key}: {shape}, expected {list(expected[key])}")
                 elif dtype not in DTYPES:
                     faults.append(f"{key} is in {dtype}, expected {' or '.join(DTYPES)}")
             refuse(path, "does not fit this model", faults)
-            tensors = {key: file.get_tensor(key).float() for key in found}
+            tensors = {key: file.get_tensor(key).float() for key in slices}
     except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged: {error}; copy the checkpoint again") from error
-    refuse(path, "holds numbers that are not finite", [key for key in found if not tensors[key].isfinite().all()])
+    refuse(path, "holds numbers that are not finite", [key for key in slices if not tensors[key].isfinite().all()])
     return tensors
 
 
@@ -63,7 +63,8 @@ def round_file(path: Path, dtype: torch.dtype = torch.float16) -> None:
     """Rewrite a safetensors file with its matrices in `dtype` and its vectors in float16, each number rounded."""
     with safe_open(path, framework="pt") as file:
         metadata, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    save_file({key: one.to(dtype if one.ndim > 1 else torch.float16) for key, one in tensors.items()}, path, metadata)
+    rounded = {key: tensor.to(dtype if tensor.ndim > 1 else torch.float16) for key, tensor in tensors.items()}
+    save_file(rounded, path, metadata)
 
 
 def refuse(path: Path, fault: str, names: Sequence[str]) -> None:

@@ -78,8 +78,11 @@ def of_validation(error: ValidationError) -> ApiError:
     if unknown:
         message = f"{param} is not supported by this server; omit it"
         return ApiError(400, message, param=param, code="unsupported_field")
+    missing = wrong["type"] == "missing"
     reason = wrong["msg"].removeprefix("Value error, ")
-    given = BEGINNING.repr(wrong.get("input")) if param and wrong["type"] != "missing" else ""
+    if missing:
+        reason = "this field is missing" + ("; GET /v1/models lists its values" if param == "model" else "; send it")
+    given = BEGINNING.repr(wrong.get("input")) if param and not missing else ""
     value = f": {given}" if 0 < len(given) <= LONGEST_NAME else ""
     return ApiError(400, f"{param or 'body'}{value}: {reason}", param=param or None, code="invalid_value")
 

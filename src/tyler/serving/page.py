@@ -243,7 +243,7 @@ async def look(service: Service, http: HttpRequest, body: LensQuestion) -> Respo
         service.controls = service.controls or run([service.servable.request(one, short) for one in EXAMPLES])
         others = [one for one in service.controls if one.prompt_ids != answer.prompt_ids]
         reading = read_block(model, answer, body.invocation, others, torch.Generator().manual_seed(0), turn)
-        return {**reading.to_dict(), "controls": len(blocks_of(others).get(reading.operator, ()))}
+        return {**asdict(reading), "controls": len(blocks_of(others).get(reading.operator, ()))}
 
     with refusing():  # such as a bound on memory that the examples do not fit in
         return JSONResponse(await service.dispatcher.beside_steps(read))

@@ -18,7 +18,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tyler.boundaries.detokenizer import IncrementalDetokenizer
 from tyler.config.sizes import positions_at_once
-from tyler.engine.native.engine import Engine
+from tyler.engine.base import BaseEngine
 from tyler.engine.request import TokenEvent
 
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
@@ -36,8 +36,8 @@ class Scored:
 
 
 @torch.no_grad()
-def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
-    """log p over V of every token of a text under the policy, without operators."""
+def score_prompt(engine: BaseEngine, ids: Sequence[int], top: int) -> list[Scored]:
+    """log p over V of every token of a text under the policy, without operators, whatever the engine decodes with."""
     tokens = torch.tensor(list(ids), device=engine.backbone.device)
     decoder, size = engine.policy.decoder, positions_at_once(engine.backbone.vocab_size)
     embeds = engine.backbone.embed(tokens)[None]

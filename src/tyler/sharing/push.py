@@ -12,14 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalTokenNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
 from tyler.modeling.architectures import shipped
@@ -59,13 +52,12 @@ def run(
     anything is sent.
     """
     check_repo(repo)
-    folder = found_checkpoint(model)
+    folder = checkpoint_of(model)
     manifest = Manifest.read(folder)
-    check_whole(folder, manifest)
+    check_files(folder / MANIFEST, manifest.digests, manifest.files)
     published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), digests={})
     with staged(folder, published) as copy:
-        others = write_card(copy, folder, model, manifest, published, repo, licence, evaluations)
-        for other in others:
+        for other in write_card(copy, folder, model, manifest, published, repo, licence, evaluations):
             print(f"left out, since it is of other weights, or not finished: {other}")
         check_private(copy, folder)
         if dry_run:
@@ -87,17 +79,12 @@ def check_repo(repo: str) -> None:
         raise PushError(f"{repo!r} does not say whose it is; give USER/NAME")
 
 
-def found_checkpoint(model: str) -> Path:
+def checkpoint_of(model: str) -> Path:
     """The folder of the checkpoint: of a run the newest. Raises PushError for anything else."""
     folder = shipped(model) or latest_checkpoint(model) or Path(model)
     if not is_checkpoint(folder):
         raise PushError(f"{model} holds no Tyler checkpoint ({MANIFEST}); give a run or a folder of save_pretrained")
     return folder
-
-
-def check_whole(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError unless every file is as it was saved, by the digests in tyler.json."""
-    check_files(folder / MANIFEST, manifest.digests, manifest.files)
 
 
 def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -> BackboneRecord:
@@ -210,11 +197,8 @@ def explained(repo: str) -> Iterator[None]:
         raise PushError(
             "HF_HUB_OFFLINE forbids the network; unset it, or look at what would go with --dry-run"
         ) from error
-    except (LocalTokenNotFoundError, RepositoryNotFoundError, GatedRepoError) as error:
-        raise PushError(f"the Hub does not let you write {repo}; run `hf auth login` with a token that may") from error
-    except HfHubHTTPError as error:
-        if error.response.status_code in (401, 403):
-            raise PushError(
-                f"the Hub does not let you write {repo}; run `hf auth login` with a token that may"
-            ) from error
+    except (LocalTokenNotFoundError, HfHubHTTPError) as error:
+        status = None if isinstance(error, LocalTokenNotFoundError) else error.response.status_code
+        if status in (None, 401, 403, 404):  # a repository that may not be read is said not to be there
+            raise PushError(f"the Hub refuses {repo}; run `hf auth login` with a token that may write it") from error
         raise PushError(f"the Hub did not take {repo}: {first_line(error)}; the same command tries again") from error

@@ -53,7 +53,10 @@ def task_name(name: str) -> str:
         return plain
     close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-    raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}")
+    raise ValueError(
+        f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}. A file of your own is "
+        "--task jsonl --data FILE (task='jsonl', path=)"
+    )
 
 
 def find_task(name: str) -> Task | Generated:

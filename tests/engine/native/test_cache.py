@@ -32,8 +32,8 @@ def test_requests_wait_for_slots_and_answers_do_not_change(rows: int) -> None:
     assert engine.room.slots == rows and engine.room.capacity == 230 + LONGEST
     held = sum(reader.cache.keys.nbytes + reader.cache.values.nbytes for reader in (engine.policy_reader,) * 2)
     assert held + engine.context.embeds.nbytes <= memory
-    found = engine.run(requests)
-    assert all(same(one, other) for one, other in zip(run(model, requests), found, strict=True))
+    answers = engine.run(requests)
+    assert all(same(expected, other) for expected, other in zip(run(model, requests), answers, strict=True))
 
 
 def test_memory_is_divided_among_the_slots_that_are_asked_for() -> None:
@@ -78,10 +78,10 @@ def test_slots_that_nobody_reaches_take_no_memory() -> None:
 def test_two_thousand_requests_leave_nothing_behind() -> None:
     engine = tiny.tyler("qwen3").engine(slots=32)
     engine.keeps_prefixes = True
-    asked = [ask(tiny.SHORT, budget=1, sampling=Sampling(1.0, seed=seed), max_new_tokens=3) for seed in range(2000)]
+    many = [ask(tiny.SHORT, budget=1, sampling=Sampling(1.0, seed=seed), max_new_tokens=3) for seed in range(2000)]
     process, held = psutil.Process(), []
-    for first in range(0, len(asked), 500):
-        assert len(engine.run(asked[first : first + 500])) == 500
+    for first in range(0, len(many), 500):
+        assert len(engine.run(many[first : first + 500])) == 500
         held.append(process.memory_info().rss)
     assert held[-1] - held[0] < 2**23
     assert not engine.rows and len(engine._kept) == 32 and sorted(engine._free) == list(range(32))

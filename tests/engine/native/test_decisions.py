@@ -23,8 +23,10 @@ def requests(model: Tyler) -> list[Request]:
     """Some that ask to be told, of every kind, and one that does not."""
     samplings = (Sampling(), Sampling(0.8, seed=1), Sampling(1.3, top_p=0.9, seed=2))
     prompt = model.request(tiny.MEDIUM).prompt_ids
-    told = [Request(prompt, Learned(), one, budget=2, max_new_tokens=30, operator_probs=True) for one in samplings]
-    return [*told, Request(prompt, Learned(), Sampling(), max_new_tokens=30)]
+    with_probs = [
+        Request(prompt, Learned(), sampling, budget=2, max_new_tokens=30, operator_probs=True) for sampling in samplings
+    ]
+    return [*with_probs, Request(prompt, Learned(), Sampling(), max_new_tokens=30)]
 
 
 @torch.no_grad()
@@ -38,13 +40,13 @@ def teacher_forced(model: Tyler, answer: Trajectory) -> torch.Tensor:
 
 
 def test_the_probabilities_are_those_of_a_plain_pass(model: Tyler) -> None:
-    *told, untold = model.engine().run(requests(model))
+    *with_probs, untold = model.engine().run(requests(model))
     assert untold.operator_probs == []
-    for answer in told:
-        found = torch.tensor(answer.operator_probs)
-        torch.testing.assert_close(found, teacher_forced(model, answer), rtol=0, atol=2e-5)
-        assert found.max() > 0.05 and answer.num_invocations == 2, "or the test shows little"
-        assert (found[answer.invocations[-1].action + 1 :] == 0).all(), "the budget is spent"
+    for answer in with_probs:
+        probs = torch.tensor(answer.operator_probs)
+        torch.testing.assert_close(probs, teacher_forced(model, answer), rtol=0, atol=2e-5)
+        assert probs.max() > 0.05 and answer.num_invocations == 2, "or the test shows little"
+        assert (probs[answer.invocations[-1].action + 1 :] == 0).all(), "the budget is spent"
 
 
 def test_an_invocation_has_the_probability_that_it_was_drawn_with(model: Tyler) -> None:
@@ -61,16 +63,16 @@ def test_events_tell_what_the_trajectory_keeps(model: Tyler) -> None:
     for events in heard.values():
         *events, end = events
         assert isinstance(end, FinishEvent)
-        told = [event.operator_probs for event in events if isinstance(event, TokenEvent | InvocationEvent)]
-        kept = end.trajectory.operator_probs or [()] * len(told)
-        assert told == kept[: len(told)]
+        probs = [event.operator_probs for event in events if isinstance(event, TokenEvent | InvocationEvent)]
+        kept = end.trajectory.operator_probs or [()] * len(probs)
+        assert probs == kept[: len(probs)]
 
 
 def test_asking_changes_no_answer(model: Tyler) -> None:
-    asked = requests(model)[1]
-    silent = Request(asked.prompt_ids, asked.router, asked.sampling, asked.budget, asked.max_new_tokens)
-    (told,), (untold,) = model.engine().run([asked]), model.engine().run([silent])
-    assert told.actions == untold.actions and told.logprobs == untold.logprobs
+    request = requests(model)[1]
+    silent = Request(request.prompt_ids, request.router, request.sampling, request.budget, request.max_new_tokens)
+    (with_probs,), (untold,) = model.engine().run([request]), model.engine().run([silent])
+    assert with_probs.actions == untold.actions and with_probs.logprobs == untold.logprobs
 
 
 def test_a_fixed_router_decides_and_so_nothing_is_told(model: Tyler) -> None:

@@ -33,8 +33,8 @@ def test_the_engine_decides_what_the_transcription_decides(family: str, slots: i
     trajectories = run(tiny.tyler(family), list(CASES.values()), slots)
     faults = {}
     for case, trajectory in zip(CASES, trajectories, strict=True):
-        if found := differences(trajectory, expected(family, case)):
-            faults[case] = found
+        if differing := differences(trajectory, expected(family, case)):
+            faults[case] = differing
     assert not faults
 
 
@@ -65,7 +65,7 @@ def test_the_tiny_models_are_ordinary_decoders_whose_adapters_matter(family: str
         eta = model.policy.lora(tokens).logits  # type: ignore[misc]
         phi = model.synthesizer.lora(tokens).logits
     assert 0.5 < theta.std() < 5
-    assert all(float((one - other).abs().mean()) > 0.1 for one, other in [(theta, eta), (theta, phi), (eta, phi)])
+    assert all(float((first - other).abs().mean()) > 0.1 for first, other in [(theta, eta), (theta, phi), (eta, phi)])
 
 
 # ------------------------------------------------------------------------- equalities between settings
@@ -87,10 +87,17 @@ def test_never_is_the_greedy_decoding_of_transformers(family: str, slots: int) -
 def test_a_budget_of_zero_is_never(family: str) -> None:
     model = tiny.tyler(family)
     samplings = [Sampling(), Sampling(0.7, seed=1), Sampling(1.0, top_k=9, top_p=0.9, seed=2)]
-    zero = run(model, [ask(text, sampling=one, budget=0) for text in tiny.PROMPTS for one in samplings])
-    never = run(model, [ask(text, sampling=one, router=Never()) for text in tiny.PROMPTS for one in samplings])
+    zero = run(model, [ask(text, sampling=sampling, budget=0) for text in tiny.PROMPTS for sampling in samplings])
+    never = run(
+        model, [ask(text, sampling=sampling, router=Never()) for text in tiny.PROMPTS for sampling in samplings]
+    )
     boundaries = run(
-        model, [ask(text, sampling=one, router=AtBoundaries(), budget=0) for text in tiny.PROMPTS for one in samplings]
+        model,
+        [
+            ask(text, sampling=sampling, router=AtBoundaries(), budget=0)
+            for text in tiny.PROMPTS
+            for sampling in samplings
+        ],
     )
     assert all(same(a, b) and same(b, c) for a, b, c in zip(zero, never, boundaries, strict=True))
 
@@ -101,11 +108,11 @@ def test_a_budget_caps_the_invocations_and_changes_nothing_before(budget: int) -
     requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed in range(4) for text in tiny.PROMPTS]
     free = run(model, requests)
     capped = run(model, [replace(request, budget=budget) for request in requests])
-    assert any(one.num_invocations > budget for one in free)
-    for one, other in zip(free, capped, strict=True):
+    assert any(answer.num_invocations > budget for answer in free)
+    for first, other in zip(free, capped, strict=True):
         assert other.num_invocations <= budget
-        spent = [call.action for call in one.invocations][budget - 1 : budget] or [len(one.actions)]
-        assert one.actions[: spent[0] + 1] == other.actions[: spent[0] + 1]
+        spent = [call.action for call in first.invocations][budget - 1 : budget] or [len(first.actions)]
+        assert first.actions[: spent[0] + 1] == other.actions[: spent[0] + 1]
 
 
 def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
@@ -127,9 +134,9 @@ def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
 def test_each_request_has_one_random_stream_of_its_own() -> None:
     model = tiny.tyler("qwen3")
     requests = [ask(tiny.MEDIUM, sampling=Sampling(1.0, seed=seed)) for seed in (1, 2, 1, 3, 1)]
-    one, two, again, three, last = run(model, requests, slots=2)
-    assert same(one, again) and same(one, last)
-    assert len({tuple(other.actions) for other in (one, two, three)}) == 3
+    first, two, again, three, last = run(model, requests, slots=2)
+    assert same(first, again) and same(first, last)
+    assert len({tuple(other.actions) for other in (first, two, three)}) == 3
 
 
 # ---------------------------------------------------------------------------------------------- replay
@@ -143,16 +150,18 @@ def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling)
     model = tiny.tyler(family)
     settings = [{"budget": None}, {"budget": 1}, {"budget": 2}, {"router": AtBoundaries()}, {"router": Never()}]
     requests = [
-        ask(text, sampling=replace(sampling, seed=seed), **one)
-        for seed, (text, one) in enumerate((text, one) for text in tiny.PROMPTS[1:] for one in settings)
+        ask(text, sampling=replace(sampling, seed=seed), **setting)
+        for seed, (text, setting) in enumerate((text, setting) for text in tiny.PROMPTS[1:] for setting in settings)
     ]
     trajectories = run(model, requests, slots=16)
     packed = pack(model.backbone, trajectories)
     replayed, entropy = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
-    assert any(one.num_invocations and one.offered[0] for one in trajectories)
-    assert any(one.num_invocations and not one.offered[0] for one in trajectories)
+    assert any(answer.num_invocations and answer.offered[0] for answer in trajectories)
+    assert any(answer.num_invocations and not answer.offered[0] for answer in trajectories)
     for row, trajectory in enumerate(trajectories):
-        recorded = [one if drawn else 0.0 for one, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)]
+        recorded = [
+            logprob if drawn else 0.0 for logprob, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)
+        ]
         assert distance(recorded, replayed[row, : len(recorded)].tolist()) < TOLERANCE
         assert recorded == trajectory.logprobs
     assert bool((replayed[~packed.mask] == 0).all()) and bool((entropy[packed.mask] > 0).all())
@@ -168,7 +177,7 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
 # ---------------------------------------------------------------------------------------------- events
 
 
-@pytest.mark.parametrize("family, slots", [*((one, 3) for one in tiny.FAMILIES), ("smollm3", 1)])
+@pytest.mark.parametrize("family, slots", [*((family, 3) for family in tiny.FAMILIES), ("smollm3", 1)])
 def test_the_events_of_a_stream_are_the_trajectory(family: str, slots: int) -> None:
     requests = [
         *CASES.values(),
@@ -206,20 +215,20 @@ def test_tokens_are_streamed_as_they_happen() -> None:
 
 def test_the_recorded_positions_are_those_of_the_actions() -> None:
     for trajectory in run(tiny.tyler("qwen2"), list(CASES.values())):
-        places = [index for index, is_operator in enumerate(trajectory.is_operator) if is_operator]
-        assert [call.action for call in trajectory.invocations] == places
+        indices = [index for index, is_operator in enumerate(trajectory.is_operator) if is_operator]
+        assert [call.action for call in trajectory.invocations] == indices
         assert [call.position for call in trajectory.invocations] == [
-            sum(not one for one in trajectory.is_operator[:place]) for place in places
+            sum(not is_operator for is_operator in trajectory.is_operator[:index]) for index in indices
         ]
         assert [len(z) for z in trajectory.latents] == [call.num_latents for call in trajectory.invocations]
         assert trajectory.num_latents == sum(call.num_latents for call in trajectory.invocations)
-        visible = [one for one in trajectory.actions if one < trajectory.vocab_size]
+        visible = [action for action in trajectory.actions if action < trajectory.vocab_size]
         assert [call.offset for call in trajectory.invocations] == [
             len(tiny.tokenizer().decode(visible[: call.position], skip_special_tokens=True).rstrip("\ufffd"))
             for call in trajectory.invocations
         ]
         ended = trajectory.finish_reason == "eos"
-        assert trajectory.num_visible == sum(not one for one in trajectory.is_operator)
+        assert trajectory.num_visible == sum(not is_operator for is_operator in trajectory.is_operator)
         assert (trajectory.actions[-1] == tiny.tokenizer().eos_token_id) == ended
 
 
@@ -232,9 +241,9 @@ def test_max_new_tokens_counts_actions(router: Learned | Never | AtBoundaries) -
     for cap in (1, 2, 7):
         requests = [ask(tiny.ODD, router=router, sampling=Sampling(1.0, seed=s), max_new_tokens=cap) for s in range(6)]
         trajectories = run(model, requests)
-        assert all(len(one.actions) == cap or one.finish_reason == "eos" for one in trajectories)
-        assert all(one.truncated == (one.finish_reason == "length") for one in trajectories)
-        assert any(one.truncated for one in trajectories)
+        assert all(len(answer.actions) == cap or answer.finish_reason == "eos" for answer in trajectories)
+        assert all(answer.truncated == (answer.finish_reason == "length") for answer in trajectories)
+        assert any(answer.truncated for answer in trajectories)
 
 
 def test_any_of_the_declared_end_tokens_ends_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +271,7 @@ def test_a_full_context_ends_an_answer_where_the_transcription_ends_it(
         Request(prompt, router=router, sampling=Sampling(1.0, seed=seed)) for seed, prompt in enumerate(prompts)
     ]
     trajectories = run(model, requests, slots)
-    assert any(one.finish_reason == "length" for one in trajectories)
+    assert any(answer.finish_reason == "length" for answer in trajectories)
     for request, trajectory in zip(requests, trajectories, strict=True):
         assert not differences(trajectory, reference.decode(model, request))
         assert len(request.prompt_ids) + trajectory.num_visible + trajectory.num_latents <= tiny.MAX_POSITIONS
@@ -295,10 +304,10 @@ def test_a_stop_string_ends_the_answer_and_is_never_shown(router: Never | Learne
 
 def with_a_call(model: Tyler) -> tuple[Trajectory, Request]:
     """An answer with one call, text on both sides of it, and how it was asked."""
-    asked = [ask(tiny.ODD, router=Forced({6: ("state",)}), sampling=Sampling(1.0, seed=seed)) for seed in range(20)]
+    sampled = [ask(tiny.ODD, router=Forced({6: ("state",)}), sampling=Sampling(1.0, seed=seed)) for seed in range(20)]
     return next(
         (answer, request)
-        for answer, request in zip(run(model, asked), asked, strict=True)
+        for answer, request in zip(run(model, sampled), sampled, strict=True)
         if answer.invocations and answer.num_visible > 8 and len(answer.text) > answer.invocations[0].offset + 1 > 4
     )
 
@@ -308,8 +317,8 @@ def test_a_call_is_told_after_the_tokens_before_it_even_where_these_wait() -> No
     free, request = with_a_call(model)
     (call,) = free.invocations
     stop = free.text[call.offset - 3 : call.offset + 1] + "\x00"  # what may become it waits when the call is made
-    told = [type(event) for event in events_of(model, [replace(request, stop=stop)])]
-    assert told.index(InvocationEvent) == call.position and told.count(InvocationEvent) == 1
+    kinds = [type(event) for event in events_of(model, [replace(request, stop=stop)])]
+    assert kinds.index(InvocationEvent) == call.position and kinds.count(InvocationEvent) == 1
 
 
 def test_a_call_within_the_stop_string_stands_at_the_end_of_the_text() -> None:
@@ -320,8 +329,8 @@ def test_a_call_within_the_stop_string_stands_at_the_end_of_the_text() -> None:
     *events, finish = events_of(model, [replace(request, stop=(stop,))])
     assert isinstance(finish, FinishEvent) and finish.trajectory.finish_reason == "stop"
     assert finish.trajectory.text == free.text[: free.text.index(stop)]
-    told = [event.invocation for event in events if isinstance(event, InvocationEvent)]
-    assert told == list(finish.trajectory.invocations) == [replace(call, offset=len(finish.trajectory.text))]
+    invocations = [event.invocation for event in events if isinstance(event, InvocationEvent)]
+    assert invocations == list(finish.trajectory.invocations) == [replace(call, offset=len(finish.trajectory.text))]
 
 
 def test_a_request_that_is_refused_leaves_those_before_it_undecoded() -> None:
@@ -353,7 +362,7 @@ def test_text_that_may_become_a_stop_string_waits() -> None:
     while engine.waiting or engine.rows:
         shown += "".join(event.text for event in engine.step() if isinstance(event, TokenEvent))
         seen.append(shown)
-    assert all(not one.endswith(stop[:size]) for one in seen[:-1] for size in range(1, len(stop)))
+    assert all(not text.endswith(stop[:size]) for text in seen[:-1] for size in range(1, len(stop)))
 
 
 def test_an_answer_that_ends_inside_a_character_shows_what_is_complete() -> None:
@@ -405,8 +414,8 @@ def test_an_engine_needs_a_slot() -> None:
 def test_a_call_is_served_in_the_step_after_its_place() -> None:
     model = tiny.tyler("qwen2")
     engine = model.engine(slots=5)
-    for text, place in zip(tiny.PROMPTS, (2, 2, 4, 5), strict=True):
-        engine.add_request(ask(text, router=Forced({place: ("state",)}), max_new_tokens=30))
+    for text, position in zip(tiny.PROMPTS, (2, 2, 4, 5), strict=True):
+        engine.add_request(ask(text, router=Forced({position: ("state",)}), max_new_tokens=30))
     served = [sum(isinstance(event, InvocationEvent) for event in engine.step()) for _ in range(8)]
     assert served == [0, 0, 2, 0, 1, 1, 0, 0]
 
@@ -445,7 +454,7 @@ def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
                 finished[event.index] = event.trajectory
     free = run(model, requests)
     assert set(finished) == set(range(len(requests))) - {running, last}
-    assert all(same(free[index], one) for index, one in finished.items())
+    assert all(same(free[index], answer) for index, answer in finished.items())
 
 
 def test_a_parked_row_can_be_aborted() -> None:
@@ -455,10 +464,10 @@ def test_a_parked_row_can_be_aborted() -> None:
     engine.add_request(ask(tiny.LONG, router=Never()))
     while all(row.call is None for row in engine.rows):
         engine.step()
-    made = len(engine.rows[0].invocations)
+    num_before = len(engine.rows[0].invocations)
     engine.abort(parked)
     (finish,) = [event for event in engine.step() if isinstance(event, FinishEvent)]
-    assert finish.index == parked and len(finish.trajectory.invocations) == made
+    assert finish.index == parked and len(finish.trajectory.invocations) == num_before
     assert len(engine.rows) == 1
 
 
@@ -478,8 +487,8 @@ def test_the_synthesizer_is_folded_with_the_first_call_and_never_where_nobody_ca
     plain = engine.run([ask(tiny.MEDIUM, router=Never()), ask(tiny.ODD, budget=0)])
     assert len(engine.readers) == 1
     called = [ask(tiny.LONG, router=AtBoundaries()), ask(tiny.MEDIUM, router=Never())]
-    found = engine.run(called)
-    assert found[0].invocations and len(engine.readers) == 2
+    answers = engine.run(called)
+    assert answers[0].invocations and len(engine.readers) == 2
     fresh = model.engine(slots=2).run(called)
-    assert all(same(one, other) for one, other in zip(found, fresh, strict=True))
-    assert same(plain[0], found[1])
+    assert all(same(first, other) for first, other in zip(answers, fresh, strict=True))
+    assert same(plain[0], answers[1])

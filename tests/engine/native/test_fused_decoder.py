@@ -178,7 +178,7 @@ def test_weights_of_one_product_are_moved_together_in_place() -> None:
     before = [weight.detach().clone() for weight in weights]
     together = adjoin(weights)
     assert are_neighbours(weights) and torch.equal(together, torch.cat(before))
-    assert all(torch.equal(weight, one) for weight, one in zip(weights, before, strict=True))
+    assert all(torch.equal(weight, earlier) for weight, earlier in zip(weights, before, strict=True))
     assert adjoin(weights).data_ptr() == together.data_ptr() == weights[0].data_ptr(), "a second time moves nothing"
     with torch.no_grad():
         weights[1].fill_(7)
@@ -198,7 +198,7 @@ def test_two_views_read_without_taking_weights_from_each_other(family: str) -> N
     decoders = [model.policy.decoder, model.synthesizer.decoder, model.backbone.decoder]
     for decoder in decoders:
         FusedDecoder(decoder)
-    places = [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
+    addresses = [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
     for decoder in decoders:
         FusedDecoder(decoder)
-    assert places == [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
+    assert addresses == [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]

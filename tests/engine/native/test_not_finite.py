@@ -30,10 +30,10 @@ def ends(engine: Engine, requests: list[Request]) -> list[FinishEvent]:
     """How each request ends, whatever becomes of it."""
     for request in requests:
         engine.add_request(request)
-    found: dict[int, FinishEvent] = {}
+    ended: dict[int, FinishEvent] = {}
     while engine.waiting or engine.rows:
-        found |= {event.index: event for event in engine.step() if isinstance(event, FinishEvent)}
-    return [found[index] for index in sorted(found)][-len(requests) :]
+        ended |= {event.index: event for event in engine.step() if isinstance(event, FinishEvent)}
+    return [ended[index] for index in sorted(ended)][-len(requests) :]
 
 
 def plain(text: str = tiny.MEDIUM, temperature: float = 0.0) -> Request:
@@ -47,34 +47,34 @@ def essence(trajectory: Trajectory) -> tuple[list[int], list[float], str]:
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_the_row_with_such_logits_ends_and_its_neighbours_answer(temperature: float, model: Tyler) -> None:
     requests = [plain(temperature=temperature), plain(tiny.SHORT, temperature)]
-    whole = [one.trajectory for one in ends(model.engine(slots=3), requests)]
+    whole = [event.trajectory for event in ends(model.engine(slots=3), requests)]
     with torch.no_grad():
         model.policy.psi[1, 3] = math.nan
     lost = Request(tiny.ids(tiny.ODD), router=Learned(), sampling=Sampling(temperature, seed=4), max_new_tokens=LENGTH)
-    found = ends(model.engine(slots=3), [requests[0], lost, requests[1]])
-    assert found[1].error is not None and "the logits of step 1 are not finite" in found[1].error
-    assert (found[1].trajectory.finish_reason, found[1].trajectory.actions) == ("error", [])
-    for one, expected in zip((found[0], found[2]), whole, strict=True):
-        assert one.error is None
-        assert one.trajectory.actions == expected.actions and one.trajectory.text == expected.text
-        assert one.trajectory.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+    ended = ends(model.engine(slots=3), [requests[0], lost, requests[1]])
+    assert ended[1].error is not None and "the logits of step 1 are not finite" in ended[1].error
+    assert (ended[1].trajectory.finish_reason, ended[1].trajectory.actions) == ("error", [])
+    for event, expected in zip((ended[0], ended[2]), whole, strict=True):
+        assert event.error is None
+        assert event.trajectory.actions == expected.actions and event.trajectory.text == expected.text
+        assert event.trajectory.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
 def test_latents_that_are_the_last_action_are_looked_at_as_well(model: Tyler) -> None:
     with torch.no_grad():
         model.synthesizer.mapping()["state"].proj.bias.fill_(math.nan)
     request = Request(tiny.ids(tiny.MEDIUM), router=Forced({0: ("state",)}), max_new_tokens=1)
-    (found,) = ends(model.engine(), [request])
-    assert found.error is not None and "hidden states after a call are not finite" in found.error
+    (event,) = ends(model.engine(), [request])
+    assert event.error is not None and "hidden states after a call are not finite" in event.error
 
 
 def test_the_step_is_counted_in_actions(model: Tyler) -> None:
     with torch.no_grad():
         model.synthesizer.mapping()["state"].queries[0, 0] = math.inf
     request = Request(tiny.ids(tiny.MEDIUM), router=Forced({3: ("state",)}), max_new_tokens=LENGTH)
-    (found,) = ends(model.engine(slots=2), [request])
-    assert found.error is not None and "the logits of step 5 are not finite" in found.error
-    assert len(found.trajectory.actions) == 4 and found.trajectory.num_invocations == 1
+    (event,) = ends(model.engine(slots=2), [request])
+    assert event.error is not None and "the logits of step 5 are not finite" in event.error
+    assert len(event.trajectory.actions) == 4 and event.trajectory.num_invocations == 1
 
 
 def test_who_comes_into_the_place_of_such_a_row_is_answered_as_ever(model: Tyler) -> None:
@@ -109,8 +109,8 @@ def test_a_sampler_of_soft_tokens_ends_so_too(model: Tyler) -> None:
     nothing = SoftPrompt((0,), torch.full((1, model.backbone.dim), math.inf))
     sampler = SoftThinking(model.backbone, SoftThinkingSettings(soft_steps=4))
     request = Request(tiny.ids(tiny.SHORT), router=Never(), sampler=sampler, soft_prompt=nothing, max_new_tokens=LENGTH)
-    (found,) = ends(model.engine(slots=1), [request])
-    assert found.error is not None and "the logits of step 1 are not finite" in found.error
+    (event,) = ends(model.engine(slots=1), [request])
+    assert event.error is not None and "the logits of step 1 are not finite" in event.error
 
 
 def test_a_trigger_whose_logits_are_not_finite_is_named() -> None:

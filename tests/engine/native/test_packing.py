@@ -33,8 +33,8 @@ def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
     packed = PackedWeight(weight, [weight])
     for x in (torch.randn(rows, 50), torch.randn(rows, 3, 50)[:, 1], torch.randn(50, rows).t()):
         expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
-        found = packed.product(x, bias)
-        assert found.shape == (rows, 70) and torch.allclose(found.double(), expected, atol=1e-4)
+        product = packed.product(x, bias)
+        assert product.shape == (rows, 70) and torch.allclose(product.double(), expected, atol=1e-4)
 
 
 @pytest.mark.usefixtures("everything")
@@ -45,7 +45,7 @@ def test_a_written_weight_is_packed_anew_whichever_of_its_parts_it_was() -> None
     for written in maps:
         with torch.no_grad():
             written.weight.copy_(torch.randn(4, 6))
-        assert torch.allclose(product(x), torch.cat([one(x) for one in maps], dim=1), atol=1e-5)
+        assert torch.allclose(product(x), torch.cat([linear(x) for linear in maps], dim=1), atol=1e-5)
         residual = torch.ones(5, 12)
         product.add_to(residual, x)
         assert torch.allclose(residual, 1 + product(x), atol=1e-5)
@@ -57,7 +57,8 @@ def test_what_shares_a_weight_shares_its_copy_which_goes_with_the_weight() -> No
     backbone = tiny.build_backbone("llama")
     first, second = FusedDecoder(backbone.decoder), FusedDecoder(backbone.decoder)
     assert all(
-        one.down.packed is other.down.packed is not None for one, other in zip(first.layers, second.layers, strict=True)
+        layer.down.packed is other.down.packed is not None
+        for layer, other in zip(first.layers, second.layers, strict=True)
     )
     assert len(packing._made) > before
     del backbone, first, second
@@ -96,18 +97,18 @@ def test_answers_with_packed_weights_are_those_without(family: str, monkeypatch:
     plain = answers(tiny.tyler(family), packed=False)
     monkeypatch.setattr(packing, "SMALLEST", 1)
     packed = answers(tiny.tyler(family), packed=True)
-    for one, other in zip(plain, packed, strict=True):
-        assert one.actions == other.actions and one.num_invocations > 0
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    for first, other in zip(plain, packed, strict=True):
+        assert first.actions == other.actions and first.num_invocations > 0
+        assert first.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def answers(model: Tyler, packed: bool) -> list[Trajectory]:
     requests = [Request(tiny.ids(text), router=AtBoundaries(), max_new_tokens=24) for text in tiny.PROMPTS]
     engine = model.engine(slots=2)
-    found = engine.run(requests)
+    answers = engine.run(requests)
     for reader in engine.readers:
         assert all((layer.qkv.packed is not None) == packed for layer in reader.fused.layers)
-    return found
+    return answers
 
 
 @pytest.mark.usefixtures("everything")

@@ -147,7 +147,7 @@ def by_sequence(
 ) -> Tensor:
     """What `varlen_attn` is documented to do on CUDA, sequence by sequence: it does not run on a CPU."""
     assert options == {"window_size": (-1, 0), "enable_gqa": True, "seqused_k": options["seqused_k"]}
-    found = []
+    outputs = []
     for row, used in enumerate(options["seqused_k"].tolist()):
         own = queries[cu_q[row] : cu_q[row + 1]].transpose(0, 1)[None]
         if not own.shape[2]:
@@ -155,8 +155,8 @@ def by_sequence(
         assert own.shape[2] <= max_q and used <= max_k
         seen = [states[cu_k[row] : cu_k[row] + used].transpose(0, 1)[None] for states in (keys, values)]
         causal = torch.ones(own.shape[2], used, dtype=torch.bool).tril(used - own.shape[2])
-        found.append(scaled_dot_product_attention(own, *seen, attn_mask=causal, enable_gqa=True)[0].transpose(0, 1))
-    return torch.cat(found)
+        outputs.append(scaled_dot_product_attention(own, *seen, attn_mask=causal, enable_gqa=True)[0].transpose(0, 1))
+    return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -171,8 +171,8 @@ def test_attention_of_any_lengths_sees_what_runs_see(family: str, monkeypatch: p
     monkeypatch.setattr(attention, "runs_of", lambda spans: iter([spans]))
     monkeypatch.setattr(attention, "Run", OfAnyLength)
     for ends, states in zip(steps, expected, strict=True):
-        found = read(lengths, wholes, ends)
-        assert found.keys() == states.keys() and all(close(found[slot], states[slot]) for slot in found)
+        outputs = read(lengths, wholes, ends)
+        assert outputs.keys() == states.keys() and all(close(outputs[slot], states[slot]) for slot in outputs)
 
 
 # ----------------------------------------------------------------------------------------------- one prompt
@@ -199,7 +199,7 @@ def test_a_group_reads_its_prompt_once_in_both_streams(family: str) -> None:
     fed = fed_positions(engine)
     answers = engine.run(requests)
     length = len(requests[0].prompt_ids)
-    longest = max(len(one.actions) + one.num_latents for one in answers)
+    longest = max(len(answer.actions) + answer.num_latents for answer in answers)
     assert fed["policy"] <= length + 4 * (longest + 1)
     assert fed["synthesizer"] <= length + 4 * (longest + 8)
     assert not differences(answers[3], reference.decode(model, requests[0]))
@@ -216,7 +216,7 @@ def test_a_long_prompt_is_read_over_several_steps_and_holds_up_nobody(monkeypatc
     engine.step()
     assert [bool(row.choices) for row in engine.rows] == [True, False, False, False], "two wait for the others' prompts"
     finished = {event.index: event.trajectory for event in engine.stream([]) if isinstance(event, FinishEvent)}
-    assert all(same(finished[index], one) for index, one in enumerate(expected))
+    assert all(same(finished[index], answer) for index, answer in enumerate(expected))
 
 
 def test_a_turn_that_goes_on_where_an_answer_ended_reads_only_what_is_new() -> None:
@@ -241,8 +241,8 @@ def test_what_was_read_with_older_weights_is_not_kept() -> None:
     engine.run([request])
     tiny.randomize_lora(model.policy.lora, torch.Generator().manual_seed(3))
     engine.refresh()
-    (found,) = engine.stream([request], streamed=False)
-    assert found.cached_tokens == 0 and same(found.trajectory, run(model, [request])[0])
+    (event,) = engine.stream([request], streamed=False)
+    assert event.cached_tokens == 0 and same(event.trajectory, run(model, [request])[0])
 
 
 def test_prompts_with_different_soft_vectors_are_not_shared() -> None:
@@ -251,5 +251,5 @@ def test_prompts_with_different_soft_vectors_are_not_shared() -> None:
     softs = [SoftPrompt((1, 2), torch.randn(2, 32, generator=draw)) for _ in range(2)]
     requests = [ask(tiny.MEDIUM, router=Never(), soft_prompt=soft) for soft in (softs[0], softs[1], softs[0], None)]
     together, alone = run(model, requests), [run(model, [request])[0] for request in requests]
-    assert all(same(one, other) for one, other in zip(together, alone, strict=True))
+    assert all(same(first, other) for first, other in zip(together, alone, strict=True))
     assert distance(together[0].logprobs[:1], together[1].logprobs[:1]) > 1e-3

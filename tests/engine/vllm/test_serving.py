@@ -11,6 +11,7 @@ from tests.serving.served import NAME, Served, serving, solved
 
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
+from tyler.serving.scoring import score_prompt
 
 ASKED: dict[str, Any] = {
     "model": NAME,
@@ -69,3 +70,15 @@ def test_what_runs_on_the_native_engine_alone_is_refused_and_metrics_are_told(se
     found = served.openai.chat.completions.create(**ASKED, logprobs=True)
     assert all(one.logprob <= 0 for one in found.choices[0].logprobs.content)
     assert "tyler_" in served.get("/metrics").text
+
+
+def test_an_echoed_prompt_is_scored_as_on_the_native_engine(served: Served, models: Mapping[str, Tyler]) -> None:
+    body = {"model": NAME, "prompt": tiny.ODD, "max_tokens": 3, "echo": True}
+    found = served.openai.completions.create(**body, logprobs=0).choices[0]
+    ids = served.service.tokenizer(tiny.ODD)["input_ids"]
+    expected = [one.logprob for one in score_prompt(models["qwen3"].engine(), ids, top=0)]
+    assert found.text.startswith(tiny.ODD)
+    assert found.logprobs.token_logprobs[: len(ids)] == [None, *(pytest.approx(one, abs=1e-4) for one in expected[1:])]
+    refused = served.post("/v1/completions", body | {"logprobs": 2})
+    assert refused.status_code == 400 and "native engine alone" in refused.text
+    assert served.get("/health/ready").status_code == 200
