@@ -70,7 +70,7 @@ def test_slots_that_nobody_reaches_take_no_memory() -> None:
     """256 MiB of zeros that are never written."""
     process = psutil.Process()
     before = process.memory_info().rss
-    zeros = Room(64, 1024, 1).zeros(4, (256,), torch.float32, torch.device("cpu"))
+    zeros = Room(64, 1024, 1).zeros(4, (1024, 256), torch.float32, torch.device("cpu"))
     assert zeros.shape == (4, 64, 1024, 256) and bool((zeros[0, 3, 5] == 0).all())
     assert process.memory_info().rss - before < 2**25
 

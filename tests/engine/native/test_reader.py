@@ -78,7 +78,7 @@ def test_slots_that_are_not_read_are_left_alone() -> None:
     before = reading.cache.keys.clone()
     read(reading, wholes, {1: 25, 2: 26})
     assert torch.equal(reading.cache.keys[:, [0, 3]], before[:, [0, 3]])
-    assert torch.equal(reading.cache.keys[:, 1, :21], before[:, 1, :21]) and reading.read_to == [20, 25, 26, 23]
+    assert torch.equal(reading.cache.keys[:, 1, :, :21], before[:, 1, :, :21]) and reading.read_to == [20, 25, 26, 23]
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

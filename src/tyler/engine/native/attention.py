@@ -53,6 +53,8 @@ class PackedAttention:
         places = [span.slot * capacity + position for span in spans for position in range(span.start, span.end)]
         self.positions, self.places = torch.tensor([positions, places], device=device).unbind(0)
         """Of the slot, and among those of all slots."""
+        heads = torch.arange(cache.keys.shape[2], device=device)
+        self._rows = (self.positions + (self.places - self.positions) * len(heads))[:, None] + heads * capacity
         whole = TAKES_LENGTHS and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
         runs = [spans] if whole else list(runs_of(spans))
         self._runs = [OfAnyLength(cache, run) if whole else Run(cache, run) for run in runs]
@@ -67,7 +69,7 @@ class PackedAttention:
     ) -> Float[Tensor, "positions attention"]:
         """Write keys and values of the new positions, then let the queries see their slots."""
         for states, new in ((self._cache.flat_keys[layer], keys), (self._cache.flat_values[layer], values)):
-            states.index_copy_(0, self.places, new if new.dtype == states.dtype else new.to(states.dtype))
+            states.index_copy_(0, self._rows.flatten(), new.reshape(-1, new.shape[2]).to(states.dtype))
         if len(self._runs) == 1:
             return self._runs[0].attend(layer, queries)
         parts = zip(self._runs, queries.split(self._counts), strict=True)
@@ -98,9 +100,7 @@ class Run:
     def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
         self._rows, self._seq = len(spans), len(spans[0])
         end, slots = max(span.end for span in spans), slice(spans[0].slot, spans[-1].slot + 1)
-        self._keys, self._values = (
-            states[:, slots, :end].transpose(2, 3).unbind(0) for states in (cache.keys, cache.values)
-        )
+        self._keys, self._values = (states[:, slots, :, :end].unbind(0) for states in (cache.keys, cache.values))
         self._whole = self._seq > 1 and self._rows == 1 and spans[0].start == 0
         self._groups = cache.groups if self._seq <= FEW and not self._whole else 1
         self._mask: Tensor | None = None
@@ -127,26 +127,20 @@ class OfAnyLength:
     """All spans at once, by `torch.nn.attention.varlen`: a slot without new positions has no queries."""
 
     def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
-        self._cache, room, device = cache, cache.room, cache.keys.device
-        new, used = [0] * room.slots, [0] * room.slots
+        (layers, slots, heads, capacity, dim), device = cache.keys.shape, cache.keys.device
+        # positions of a slot begin at those of its first head, and the heads of a position lie `capacity` apart
+        shape, strides = (layers, (heads * (slots - 1) + 1) * capacity, heads, dim), (dim, capacity * dim, 1)
+        whole = shape, (cache.keys.stride(0), *strides)
+        self._keys, self._values = (states.as_strided(*whole).unbind(0) for states in (cache.keys, cache.values))
+        new, used = [0] * slots, [0] * slots
         for span in spans:
             new[span.slot], used[span.slot] = len(span), span.end
-        bounds = [0, *accumulate(new)], range(0, (room.slots + 1) * room.capacity, room.capacity), used
-        self._new, self._kept, self._used = (torch.tensor(one, dtype=torch.int32, device=device) for one in bounds)
-        self._max_new, self._max_used = max(new), max(used)
+        bounds = [0, *accumulate(new)], [slot * heads * capacity for slot in range(slots + 1)], used
+        ends, starts, self._used = (torch.tensor(one, dtype=torch.int32, device=device) for one in bounds)
+        self._lengths = ends, starts, max(new), max(used)
 
     def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor:
-        attended = varlen.varlen_attn(
-            queries.contiguous(),
-            self._cache.flat_keys[layer],
-            self._cache.flat_values[layer],
-            self._new,
-            self._kept,
-            self._max_new,
-            self._max_used,
-            window_size=(-1, 0),
-            enable_gqa=True,
-            seqused_k=self._used,
-        )
+        states, options = (self._keys[layer], self._values[layer]), {"enable_gqa": True, "seqused_k": self._used}
+        attended = varlen.varlen_attn(queries.contiguous(), *states, *self._lengths, window_size=(-1, 0), **options)
         assert isinstance(attended, Tensor), "nothing else was asked for"
         return attended.flatten(1)
