@@ -3,7 +3,8 @@
     VLLM_CPU_OMP_THREADS_BIND=nobind python benchmarks/on_vllm.py [--quick] [--batches 1 8 32] [--json out.json]
 
 Needs an environment with vLLM (`make test-vllm` builds one) and, but for `--quick`, `tyler fetch smollm2`. Prompts are
-random tokens; no answer ends early. Plain vLLM and Tyler are two processes that take turns, case by case.
+random tokens; no answer ends early. Plain vLLM and Tyler are two processes that take turns, case by case: the other is
+stopped meanwhile, for its threads would spin.
 
 batch N    Tyler under Never, with adapters beside the weights and our decisions, against vLLM's own class
 5 calls    Tyler with 5 calls in 300 tokens, 8 answers at once, against itself without
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 PROMPT, NEW, LONG, CALLS, CALLING = 64, 64, 300, 5, 8
 KV = 2**30
 KINDS = ("plain", "tyler")
-ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""Plain vLLM beside its caller too, as Tyler's engine has it."""
+ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "GOMP_SPINCOUNT": "300000"}
+"""Plain vLLM beside its caller too, as Tyler's engine has it; threads of both wait as plain vLLM's do, by spinning."""
 Bytes = dict[str, float]
 
 
@@ -163,10 +165,14 @@ class Side:
     def told(self, line: str) -> Bytes:
         """What the process answers; vLLM prints to stdout too."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.send_signal(signal.SIGCONT)
         print(line, file=self._process.stdin, flush=True)
-        return next(json.loads(one) for one in self._process.stdout if one.startswith("{"))
+        answer = next(json.loads(one) for one in self._process.stdout if one.startswith("{"))
+        self._process.send_signal(signal.SIGSTOP)
+        return answer
 
     def close(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
         self._process.communicate()
 
 

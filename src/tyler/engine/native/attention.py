@@ -140,7 +140,7 @@ class OfAnyLength:
         self._lengths = ends, starts, max(new), max(used)
 
     def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor:
-        states, options = (self._keys[layer], self._values[layer]), {"enable_gqa": True, "seqused_k": self._used}
-        attended = varlen.varlen_attn(queries.contiguous(), *states, *self._lengths, window_size=(-1, 0), **options)
+        given = queries.contiguous(), self._keys[layer], self._values[layer], *self._lengths
+        attended = varlen.varlen_attn(*given, window_size=(-1, 0), enable_gqa=True, seqused_k=self._used)
         assert isinstance(attended, Tensor), "nothing else was asked for"
         return attended.flatten(1)
