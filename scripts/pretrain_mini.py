@@ -304,7 +304,6 @@ class Pretraining:
 
 def main(out: Path = MINI, run: Path = RUN, steps: int = 3000, batch: int = 96, save_every: int = 250) -> None:
     """Pretrain the backbone into `out`, with `batch` texts a step; its checkpoints and losses are in `run`."""
-    torch.set_float32_matmul_precision("medium")
     begin = Run.resume if (run / CONFIG).exists() else Run.create
     with begin(run, yaml.safe_dump({"steps": steps, "batch": batch})) as kept:
         work, newest = Pretraining(steps, batch), kept.latest_checkpoint()
@@ -323,4 +322,5 @@ def main(out: Path = MINI, run: Path = RUN, steps: int = 3000, batch: int = 96, 
 
 
 if __name__ == "__main__":
+    torch.set_float32_matmul_precision("medium")  # of the whole process
     tyro.cli(main)

@@ -63,6 +63,19 @@ def _seeds() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _switches_of_the_process_stay() -> Iterator[None]:
+    """One that a test leaves behind changes the numbers of all that come after it."""
+    before = switches()
+    yield
+    assert switches() == before
+
+
+def switches() -> tuple[object, ...]:
+    """What decides how torch computes, wherever it is called."""
+    return torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """For tests that fork: a child cannot use the threads of its parent, and what both compute is compared."""
