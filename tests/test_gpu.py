@@ -155,7 +155,7 @@ def test_what_a_gpu_trains_is_what_the_study_declares(setup: Setup, data_dir: Pa
     for training in rows.values():
         config = real.config_of(training, replace(setup, rehearse=False, device="cuda"))
         loop = getattr(config, training.method)
-        assert (config.data.task, config.data.count, loop.steps, loop.batch_size) == ("mawpsvaried", 40_000, 1_000, 16)
+        assert (config.data.task, config.data.count, loop.steps, loop.batch_size) == ("mawpsvaried", 40_000, 1_000, 4)
         assert loop.autocast and config.backbone.dtype == "float32"
 
 
