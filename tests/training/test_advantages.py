@@ -32,12 +32,6 @@ def test_a_degenerate_group_has_advantages_of_exactly_zero(reward):
     assert group_advantages(torch.full((1, 7), reward)).tolist() == [[0.0] * 7]
 
 
-def test_groups_do_not_see_each_other():
-    first, second = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[100.0, 0.0, 3.0]])
-    together = group_advantages(torch.cat([first, second]))
-    assert together.equal(torch.cat([group_advantages(first), group_advantages(second)]))
-
-
 def test_a_group_of_one_is_refused():
     with pytest.raises(ValueError, match=r"at least 2 trajectories.*\(4, 1\)"):
         group_advantages(torch.ones(4, 1))

@@ -109,14 +109,6 @@ def test_the_entropy_is_that_of_the_distribution_over_all_allowed_actions() -> N
             spent += action >= model.backbone.vocab_size
 
 
-def test_replay_does_not_depend_on_the_company() -> None:
-    model = tiny.tyler("qwen3")
-    trajectories = sample(model, 1.0)
-    whole, _ = replay(model, trajectories)
-    alone, _ = replay(model, trajectories[-1:])
-    torch.testing.assert_close(alone[0], whole[-1, : alone.shape[1]], atol=TOLERANCE, rtol=0)
-
-
 def test_trajectories_of_different_temperatures_are_not_replayed_together() -> None:
     model = tiny.tyler("qwen3")
     with pytest.raises(ValueError, match=r"temperatures \[0\.\d+, 1\.0\]; replay one at a time"):
