@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import tiny
-from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, Never, Sampling, TokenEvent, Tyler
+from tyler import AtBoundaries, FinishEvent, Forced, Learned, Never, Sampling, TokenEvent, Tyler
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
 from tyler.modeling.architectures import SHIPPED, fetched_folder
 from tyler.modeling.checkpoint import Manifest
-from tyler.modeling.interventions import remove, share, zero
 from tyler.tasks import grade, load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
@@ -179,38 +178,6 @@ def test_the_last_stage_decides_who_routes_by_default(model: Tyler) -> None:
         by_default = staged.solve(tiny.ODD, max_new_tokens=ACTIONS)
         assert essence(by_default) == essence(model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router))
     assert model.at_stage("stage2").request(tiny.SHORT, router=Never()).router == Never()
-
-
-def test_a_stream_is_the_answer_as_it_happens(model: Tyler) -> None:
-    for router in (Learned(), AtBoundaries()):
-        sampling = Sampling(1.0, seed=5)
-        events = list(model.stream(tiny.ODD, max_new_tokens=ACTIONS, router=router, sampling=sampling))
-        answer = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router, sampling=sampling)
-        finish = events[-1]
-        assert isinstance(finish, FinishEvent) and essence(finish.trajectory) == essence(answer)
-        tokens = [event for event in events if isinstance(event, TokenEvent)]
-        calls = [event.invocation for event in events if isinstance(event, InvocationEvent)]
-        assert "".join(event.text for event in tokens) == answer.text
-        assert tuple(calls) == answer.invocations and calls
-        assert len(tokens) + len(calls) + 1 == len(events)
-
-
-def test_a_stream_begins_before_the_answer_is_done(model: Tyler) -> None:
-    stream = model.stream(tiny.MEDIUM, max_new_tokens=150, router=Never())
-    assert isinstance(next(stream), TokenEvent)
-    stream.close()
-
-
-def test_an_intervention_is_another_mapping_and_changes_nothing_else(model: Tyler) -> None:
-    router = Forced({0: ("global",), 2: ("state",)})
-    before = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    silent = model.with_heads(zero(model.heads, "state")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    assert not silent.latents[1].any() and silent.latents[0].any()
-    without = model.with_heads(remove(model.heads, "state")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    assert [call.operator for call in without.invocations] == ["global"]
-    shared = model.with_heads(share(model.heads, "procedure")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    assert [call.num_latents for call in shared.invocations] == [model.heads["procedure"].num_latents] * 2
-    assert essence(model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)) == essence(before)
 
 
 def test_a_started_model_adds_nothing_to_the_backbone_and_its_latents_have_the_scale_of_embeddings() -> None:
