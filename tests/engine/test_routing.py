@@ -1,4 +1,4 @@
-"""Fixed schedules: the boundaries that Stage 1 uses, found while the text grows, and the engine that obeys them."""
+"""Fixed schedules: the boundaries that Stage 1 uses, found while the text grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from tests import tiny
 
@@ -106,11 +105,6 @@ def test_the_rate_is_the_share_of_boundaries_used(rate: float) -> None:
         share = sum(call.operator == name for calls in used for call in calls)
         assert abs(share - rate * 1600) < 4 * (1600 * rate * (1 - rate)) ** 0.5
     assert len({tuple(calls) for calls in used}) == 40, "each request draws for itself"
-
-
-def test_the_same_seed_uses_the_same_boundaries() -> None:
-    router = AtBoundaries(rate=0.5)
-    assert calls_in(start(router, seed=3), STEPS) == calls_in(start(router, seed=3), STEPS)
 
 
 def test_only_restricts_the_operators() -> None:
@@ -215,12 +209,3 @@ def test_unknown_operators_are_refused_by_name() -> None:
         start(AtBoundaries(only=("glob",)))
     with pytest.raises(ValueError, match=r"'planner'.*global, state, procedure"):
         start(Forced({3: ("state", "planner")}))
-
-
-# ------------------------------------------------------------------------------------------ the engine
-
-
-def test_the_routers_numbers_are_not_the_samplers() -> None:
-    """Else whether an operator is placed would be tied to which token is drawn."""
-    numbers = [Sampling(seed=1).stream(purpose).random(100) for purpose in (0, 1)]
-    assert abs(float(np.corrcoef(*numbers)[0, 1])) < 0.4

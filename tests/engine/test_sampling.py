@@ -13,25 +13,6 @@ from tyler.engine.sampling import NEVER, Sampling, choose, filter_logits, invert
 PROBABILITIES = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.1, 0.05])
 
 
-def draw(logits: torch.Tensor, sampling: Sampling, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    uniforms = sampling.stream(purpose=0).random(count).tolist()
-    return choose(logits.expand(count, -1).clone(), [sampling] * count, uniforms)
-
-
-def chi_square(actions: torch.Tensor, expected: torch.Tensor) -> float:
-    counts = torch.bincount(actions, minlength=len(expected)).double()
-    possible = expected > 0
-    assert bool((counts[~possible] == 0).all())
-    wanted = expected[possible].double() * len(actions)
-    return float(((counts[possible] - wanted) ** 2 / wanted).sum())
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_actions_follow_the_distribution(seed: int) -> None:
-    actions, _ = draw(PROBABILITIES.log(), Sampling(1.0, seed=seed), 20_000)
-    assert chi_square(actions, PROBABILITIES) < 18.5  # 4 degrees of freedom: p = 0.001
-
-
 def test_the_action_is_where_the_cumulative_distribution_passes_the_number() -> None:
     probabilities = PROBABILITIES.double().expand(7, -1)
     numbers = torch.tensor([0.0, 0.39, 0.41, 0.64, 0.66, 0.94, 0.96], dtype=torch.float64)

@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import tiny
-from damage import nudge
 from tyler import CheckpointError, Tyler
 from tyler.engine.request import Request
-from tyler.engine.routing import Forced, Learned, Never, Router
+from tyler.engine.routing import Forced, Learned, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone, view
@@ -238,36 +237,23 @@ def test_a_second_lora_of_the_policy_leaves_theta_and_takes_nothing_over() -> No
     assert torch.equal(decoder.layers[0].self_attn.q_proj.weight, theta["model.layers.0.self_attn.q_proj.weight"])
 
 
-def test_a_fingerprint_is_of_the_weights_not_of_the_place(backbones: Path) -> None:
-    for family in tiny.FAMILIES:
-        assert Backbone.load(str(backbones / family)).fingerprint() == tiny.tyler(family).backbone.fingerprint()
-    assert len({tiny.tyler(family).backbone.fingerprint() for family in tiny.FAMILIES}) == len(tiny.FAMILIES)
-
-
 MATRIX = "model.layers.0.mlp.down_proj.weight"
-
-
-def test_a_backbone_with_one_other_element_in_one_matrix_is_refused(saved: Path, tmp_path: Path) -> None:
-    other = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
-    nudge(other.model.get_parameter(MATRIX))
-    folder = tiny.save(other, tmp_path / "other")
-    with pytest.raises(CheckpointError, match=f"fingerprint .* in float32, but '{folder}' has {other.fingerprint()}"):
-        Tyler.from_pretrained(str(saved), backbone=str(folder), device="cpu")
 
 
 def test_a_backbone_in_another_dtype_is_the_same_one_as_far_as_bfloat16_can_tell(
     saved: Path, backbones: Path, tmp_path: Path
 ) -> None:
     path = str(backbones / "qwen3")
-    half = Tyler.from_pretrained(str(saved), backbone=path, dtype="bfloat16", device="cpu")
-    half.save_pretrained(tmp_path / "half")
+    model = Tyler.from_pretrained(str(saved), backbone=path, dtype="bfloat16", device="cpu")
+    model.save_pretrained(tmp_path / "half")
     Tyler.from_pretrained(str(tmp_path / "half"), backbone=path, dtype="bfloat16", device="cpu")
     Tyler.from_pretrained(str(tmp_path / "half"), backbone=path, dtype="float32", device="cpu")
     other = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
     with torch.no_grad():
         other.model.get_parameter(MATRIX)[0, 0] += 1
     folder = tiny.save(other, tmp_path / "other")
-    for checkpoint, dtype in ((saved, "bfloat16"), (tmp_path / "half", "float32"), (tmp_path / "half", "bfloat16")):
+    half = tmp_path / "half"
+    for checkpoint, dtype in ((saved, "bfloat16"), (saved, "float32"), (half, "float32"), (half, "bfloat16")):
         with pytest.raises(CheckpointError, match=f"but '{folder}' has .* in {dtype}"):
             Tyler.from_pretrained(str(checkpoint), backbone=str(folder), dtype=dtype, device="cpu")
 
@@ -346,7 +332,6 @@ def test_a_loaded_model_is_ready_to_answer_and_to_replay_without_dropout(saved: 
         name for part in (loaded.policy, loaded.synthesizer) for name, module in part.named_modules() if module.training
     ]
     assert not training
-    assert_bit_equal(answers(loaded, Never()), answers(tiny.tyler("qwen3"), Never()))
 
 
 def test_a_checkpoint_that_was_kept_still_loads(root: Path) -> None:

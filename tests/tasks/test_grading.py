@@ -177,9 +177,14 @@ def raising(error: BaseException) -> Any:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_an_equality_or_a_whole_verdict_cannot_say_is_an_outcome(grade_by, error, outcome):
+def test_what_an_equality_cannot_say_is_an_outcome(grade_by, error, outcome):
     assert grade_by(verdict=boxed(raising(error))) is outcome
-    assert grade_by(verdict=raising(error)) is outcome
+
+
+@pytest.mark.parametrize("error", [UnreadableGoldError("?"), RecursionError()], ids=lambda error: type(error).__name__)
+def test_a_verdict_that_fails_as_a_whole_is_an_outcome_too(grade_by, error):
+    expected = Outcome.GOLD_ERROR if isinstance(error, UnreadableGoldError) else Outcome.UNPARSABLE
+    assert grade_by(verdict=raising(error)) is expected
 
 
 def test_a_refusal_to_run_code_and_a_programming_error_are_not_hidden(grade_by):
