@@ -75,13 +75,6 @@ def test_what_the_template_writes_is_text_in_a_message_though_it_is_no_special_t
         assert qwen3.decode(prompt_ids(qwen3, plain)).count(plain) == 1
 
 
-def test_an_answer_that_is_continued_keeps_its_spaces_where_the_template_trims():
-    plain = make_plain()
-    plain.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endfor %}"
-    turns = [{"role": "user", "content": " x "}, {"role": "assistant", "content": " So  "}]
-    assert written_turns(plain, turns, False, answered=True) == "<user>x</user><assistant> So  "
-
-
 def test_an_empty_instruction_leaves_the_question_alone(qwen):
     assert "user\nWhy?<|im_end|>" in qwen.decode(prompt_ids(qwen, "Why?", Prompt(instruction="")))
 
