@@ -16,7 +16,6 @@ from tyler.tasks.prompts import (
     target_ids,
     thought_is_open,
     turn_end,
-    written_turns,
 )
 
 
