@@ -17,11 +17,11 @@ import torch
 
 import tyler
 from tyler.cli import doctor, main
-from tyler.cli.options import PRESETS, last_part
+from tyler.cli.options import PRESETS
 from tyler.cli.train import METHOD
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions, last_part
 from tyler.model import Tyler
 from tyler.reasoners.table import TRAININGS
 from tyler.runs.signals import Interrupted
