@@ -6,7 +6,6 @@ split, results are counts. So no path, no command line, no problem and no answer
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 
 from tyler.config.files import load_run_config
@@ -24,6 +22,7 @@ from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_records
 from tyler.modeling.checkpoint import TENSORS, Manifest
+from tyler.modeling.fingerprint import fingerprint_with
 from tyler.runs.checkpoints import BEST_NOTE, CHECKPOINTS, checkpoint_step
 from tyler.runs.run import CONFIG, ENVIRONMENT, ORIGIN
 from tyler.tasks import find_task
@@ -172,8 +171,4 @@ def saved_fingerprint(folder: Path, manifest: Manifest) -> str:
     for adapter in manifest.adapters:
         for key, tensor in load_file(folder / adapter / "adapter_model.safetensors").items():
             tensors[f"{adapter}.{key.removesuffix('.weight')}.default.weight"] = tensor
-    digest = hashlib.sha256(manifest.backbone.fingerprint.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return fingerprint_with(manifest.backbone.fingerprint, tensors)
