@@ -28,7 +28,7 @@ def bench(
     count: int = 32,
     slots: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (1, 8, 32),
     decoding: Annotated[Decoding, arg(name="")] = DECODING,
-    place: Annotated[Loading, arg(name="")] = LOADED,
+    placement: Annotated[Loading, arg(name="")] = LOADED,
 ) -> None:
     """Measure how fast a model answers here: answers and tokens a second, by how many are decoded at once.
 
@@ -48,10 +48,10 @@ def bench(
     problems = load_problems(task, path=data, count=count)
     sampling = decoding.sampling
     with loading(model):
-        answerer = place.load(model, decoding).answerer()
+        answerer = placement.load(model, decoding).answerer()
     requests = [answerer.request(problem.prompt, sampling) for problem in problems]
     _answers(answerer, requests[:1], 1)
-    _print_header(model, answerer, task, problems, place.device)
+    _print_header(model, answerer, task, problems, placement.device)
     for at_once in slots:
         started = time.perf_counter()
         answers = _answers(answerer, requests, at_once)

@@ -33,7 +33,7 @@ def lens(
     count: int = 16,
     router: RouterName = None,
     max_new_tokens: int = 256,
-    place: Annotated[Placement, arg(name="")] = PLACE,
+    placement: Annotated[Placement, arg(name="")] = PLACE,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
     page: OptionalFile = None,
@@ -60,12 +60,12 @@ def lens(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
-    decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": place.bytes}
+    decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": placement.bytes}
     from tyler.lens.stored import answers_in
     from tyler.model import Tyler
     from tyler.tasks import load_problems
 
-    loaded = Tyler.from_pretrained(model, device=place.device, dtype=place.dtype, backbone=place.backbone)
+    loaded = Tyler.from_pretrained(model, device=placement.device, dtype=placement.dtype, backbone=placement.backbone)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     if answers is None:

@@ -68,7 +68,7 @@ def solve(
     decoding: Annotated[Decoding, arg(name="")] = Decoding(),
     printing: Annotated[Printing, arg(name="")] = Printing(),
     files: Annotated[Files, arg(name="")] = Files(),
-    place: Annotated[options.Loading, arg(name="")] = LOADED,
+    placement: Annotated[options.Loading, arg(name="")] = LOADED,
 ) -> None:
     """Answer one question, printing tokens and operators as they come, or a file of questions.
 
@@ -78,9 +78,9 @@ def solve(
     _check(question, decoding, printing, files)
     sampling = decoding.sampling
     with loading(model):
-        answerer = place.load(model, decoding).answerer(decoding.stop)
+        answerer = placement.load(model, decoding).answerer(decoding.stop)
     if files.input is not None and files.answers is not None:
-        _answer_file(answerer, files.input, files.answers, decoding, place, files.slots)
+        _answer_file(answerer, files.input, files.answers, decoding, placement, files.slots)
         return
     text = sys.stdin.read() if question == "-" else question
     events = _events(answerer, text, sampling, decoding.samples)
@@ -122,12 +122,12 @@ def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: 
 
 
 def _answer_file(
-    answerer: Answerer, questions: Path, output: Path, decoding: Decoding, place: options.Loading, slots: int
+    answerer: Answerer, questions: Path, output: Path, decoding: Decoding, placement: options.Loading, slots: int
 ) -> None:
     from tyler.evaluation import question_files
 
     settings = {
-        "method": [place.method, *place.method_set],
+        "method": [placement.method, *placement.method_set],
         "router": decoding.router,
         "budget": decoding.budget,
         "max_new_tokens": decoding.max_new_tokens,
