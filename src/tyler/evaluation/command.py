@@ -102,8 +102,8 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
 
     Raises ValueError as `registry.load` does, and for a plain backbone under the method "tyler": it has no operators.
     """
-    own = {"sampling": answering.sampling, "slots": answering.slots, "device": device}
-    loaded = answering.load(model, answering, **own)
+    sampling, slots = answering.sampling, answering.slots
+    loaded = answering.load(model, answering, sampling=sampling, slots=slots, device=device)
     reasoner = loaded.reasoner
     plain = isinstance(reasoner, TylerReasoner) and reasoner.model.stage == "backbone"
     if plain and answering.method == registry.OWN and answering.routed is None:

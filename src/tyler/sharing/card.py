@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -45,7 +46,7 @@ def model_card(
 def front_matter(manifest: Manifest, repo: str, licence: str, results: Sequence[Result]) -> ModelCardData:
     """What the Hub indexes."""
     backbone = manifest.backbone.id
-    based = {} if backbone in NAMES else {"base_model": backbone, "base_model_relation": "adapter"}
+    based: dict[str, Any] = {} if backbone in NAMES else {"base_model": backbone, "base_model_relation": "adapter"}
     return ModelCardData(
         license=licence,
         library_name="tyler-reasoning",
