@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from tests import tiny
-from tests.serving.served import NAME, Served, solved
+from tests.serving.served import NAME, Served, likelihood, solved
 
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
-from tyler.evaluation.harness import TylerLM
 from tyler.model import Tyler
 from tyler.serving.scoring import token_bytes
 
@@ -135,14 +134,13 @@ def test_completions_continue_texts_and_tokens_as_they_are(served: Served, model
     assert "".join(chunk.choices[0].text for chunk in chunks) == echoed
 
 
-def test_the_log_likelihoods_of_an_echo_are_those_of_our_own_harness(served: Served, model: Tyler) -> None:
+def test_the_log_likelihoods_of_an_echo_are_those_of_one_pass(served: Served, model: Tyler) -> None:
     """As lm-eval's local-completions asks for them, and reads them: the tokens after the context but the last."""
     pairs = [(tiny.ids(tiny.LONG), tiny.ids(" so we add")), (tiny.ids("x"), tiny.ids(tiny.MEDIUM))]
-    ours = TylerLM(model, router="never")._loglikelihood_tokens([(None, *pair) for pair in pairs], disable_tqdm=True)
     body = {"model": NAME, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
     found = served.post("/v1/completions", body | {"prompt": [context + rest for context, rest in pairs]}).json()
-    for choice, (context, rest), (logprob, greedy) in zip(found["choices"], pairs, ours, strict=True):
-        scores = choice["logprobs"]
+    for choice, (context, rest) in zip(found["choices"], pairs, strict=True):
+        scores, (logprob, greedy) = choice["logprobs"], likelihood(model, context, rest)
         values = scores["token_logprobs"][len(context) : -1]
         assert len(values) == len(rest) and sum(values) == pytest.approx(logprob, abs=1e-4)
         tops = [max(top.values()) for top in scores["top_logprobs"][len(context) : -1]]

@@ -16,7 +16,6 @@ from tyler.tasks.prompts import (
     target_ids,
     thought_is_open,
     turn_end,
-    written_turns,
 )
 
 
@@ -67,13 +66,6 @@ def test_what_the_template_writes_is_text_in_a_message_though_it_is_no_special_t
     assert prompt_ids(qwen3, "What does <think> mean?").count(thought) == prompt_ids(qwen3, "Why?").count(thought)
     for plain in ("What does <think> mean?", "a [b] |c| <d>"):
         assert qwen3.decode(prompt_ids(qwen3, plain)).count(plain) == 1
-
-
-def test_an_answer_that_is_continued_keeps_its_spaces_where_the_template_trims():
-    plain = make_plain()
-    plain.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endfor %}"
-    turns = [{"role": "user", "content": " x "}, {"role": "assistant", "content": " So  "}]
-    assert written_turns(plain, turns, False, answered=True) == "<user>x</user><assistant> So  "
 
 
 def test_a_template_that_writes_the_date_gives_the_same_prompt_every_day():

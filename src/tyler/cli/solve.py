@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import AnyModel, load_reasoner
+from tyler.cli.options import AnyModel
 from tyler.evaluation import options
 from tyler.evaluation.options import OptionalFile
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-PLACEMENT = options.Placement()
+LOADED = options.Loading()
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def solve(
     decoding: Annotated[Decoding, arg(name="")] = Decoding(),
     printing: Annotated[Printing, arg(name="")] = Printing(),
     files: Annotated[Files, arg(name="")] = Files(),
-    placement: Annotated[options.Placement, arg(name="")] = PLACEMENT,
+    placement: Annotated[options.Loading, arg(name="")] = LOADED,
 ) -> None:
     """Answer one question, printing tokens and operators as they come, or a file of questions.
 
@@ -79,9 +78,9 @@ def solve(
     _check(question, decoding, printing, files)
     sampling = decoding.sampling
     with loading(model):
-        answerer = load_reasoner(model, decoding, placement).answerer(decoding.stop)
+        answerer = placement.load(model, decoding).answerer(decoding.stop)
     if files.input is not None and files.answers is not None:
-        _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
+        _answer_file(answerer, files.input, files.answers, decoding, placement, files.slots)
         return
     text = sys.stdin.read() if question == "-" else question
     events = _events(answerer, text, sampling, decoding.samples)
@@ -123,11 +122,12 @@ def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: 
 
 
 def _answer_file(
-    answerer: Answerer, questions: Path, output: Path, decoding: Decoding, sampling: Sampling, slots: int
+    answerer: Answerer, questions: Path, output: Path, decoding: Decoding, placement: options.Loading, slots: int
 ) -> None:
     from tyler.evaluation import question_files
 
     settings = {
+        "method": [placement.method, *placement.method_set],
         "router": decoding.router,
         "budget": decoding.budget,
         "max_new_tokens": decoding.max_new_tokens,
@@ -137,7 +137,7 @@ def _answer_file(
         answerer,
         questions,
         output,
-        sampling=sampling,
+        sampling=decoding.sampling,
         settings=settings,
         num_samples=decoding.samples,
         slots=slots,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tyler.config.sections import DecodingConfig, EvaluationConfig
     from tyler.engine.routing import Router
     from tyler.engine.sampling import Sampling
+    from tyler.reasoners.registry import Loaded
     from tyler.tasks import Problem
 
 OptionalFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
@@ -131,13 +133,26 @@ def config_of_run(model: Path) -> Config | None:
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How an answer is decoded."""
+class Limits:
+    """Who decides about operators, and how long an answer may be."""
 
     budget: OptionalNumber = None
     """At most this many invocations in an answer; 0 is the model without operators; by default no limit."""
     router: RouterName = None
     """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
+    max_new_tokens: int = 2048
+    """At most this many actions in an answer."""
+
+    @property
+    def routed(self) -> Router | None:
+        """The router that is named; None where none is. Raises ValueError for a name that there is not."""
+        return router_of(self.router)
+
+
+@dataclass(frozen=True)
+class Decoding(Limits):
+    """How an answer is decoded."""
+
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -146,8 +161,6 @@ class Decoding:
     """Sample among this many of the likeliest tokens; 0 is all."""
     seed: int = 0
     """Seed of sampling."""
-    max_new_tokens: int = 2048
-    """At most this many actions in an answer."""
 
     @property
     def sampling(self) -> Sampling:
@@ -155,11 +168,6 @@ class Decoding:
         from tyler.engine.sampling import Sampling
 
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
-
-    @property
-    def routed(self) -> Router | None:
-        """The router that is named; None where none is. Raises ValueError for a name that there is not."""
-        return router_of(self.router)
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Placement(EngineOptions):
+class Placement:
     """Where a model computes, in what, and what it may hold."""
 
     device: OptionalDevice = None
@@ -197,13 +205,44 @@ class Placement(EngineOptions):
 
 
 @dataclass(frozen=True)
-class Loading(Placement):
+class Loading(Placement, EngineOptions):
     """Under which method a model answers, and where."""
 
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
     """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Change one setting of the method: `--method-set min_p=0.01`."""
+
+    def load(
+        self,
+        model: str,
+        limits: Limits,
+        *,
+        name: str = "",
+        sampling: Sampling | None = None,
+        slots: int = 32,
+        device: str | None = None,
+    ) -> Loaded:
+        """The model as it is to answer, on another `device` where one is given. Raises ValueError as `registry.load`
+        does."""
+        from tyler.reasoners import registry
+
+        return registry.load(
+            model,
+            self.method,
+            self.method_set,
+            name=name or last_part(model),
+            router=limits.routed,
+            budget=limits.budget,
+            max_new_tokens=limits.max_new_tokens,
+            sampling=sampling,
+            slots=slots,
+            backbone=self.backbone,
+            device=device or self.device,
+            dtype=self.dtype,
+            memory=self.bytes,
+            engine=self.engine_choice,
+        )
 
 
 @dataclass(frozen=True)
@@ -340,3 +379,8 @@ def router_of(text: str | None) -> Router | None:
         return None if text is None else router_named(text)
     except ValueError as error:
         raise ValueError(f"--{error}") from error
+
+
+def last_part(model: str) -> str:
+    """What a model is called where no name is given: the last part of its folder or Hub id, of "." too."""
+    return os.path.basename(os.path.abspath(model))
