@@ -1,7 +1,7 @@
 """The scales of the experiments: which backbones, problems, seeds and chosen settings each has.
 
 mini      the shipped backbone on generated problems, on a CPU
-smollm2   SmolLM2-135M-Instruct on word problems, on a CPU; its cells are those of `studies/smollm2.py`
+smollm2   SmolLM2-135M-Instruct on word problems, on a CPU; its cells are those of `studies/smollm2.yaml`
 paper     the paper's three backbones and four benchmarks, on GPUs
 """
 
