@@ -25,7 +25,6 @@ from gpu.steps import Figure, Finding, Setup, Step, Unfinished, progress, stoppe
 from tyler.cli.fetch import WHEELS, fetch
 from tyler.config.schema import Config
 from tyler.experiments.cells import Training, sources_in
-from tyler.experiments.scales import SMOLLM2
 from tyler.experiments.study import read_study
 from tyler.model import Tyler
 from tyler.modeling.architectures import fetched_folder
@@ -39,7 +38,7 @@ from tyler.training.stage1 import Stage1Trainer, new_operators
 from tyler.training.traces import Trace, load_development, load_traces
 
 NAME = "smollm2"
-PRESET, SEED = SMOLLM2.preset, SMOLLM2.seeds[0]
+PRESET, SEED = "smollm2-135m", 42
 STEPS = (250, 1_000, 2_500)
 """Steps of the study's curve."""
 FURTHER = 10_000

@@ -17,7 +17,6 @@ from tyler.experiments import records
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
 from tyler.experiments.measures import spread_of
-from tyler.experiments.scales import SMOLLM2
 from tyler.experiments.study import read_study
 from tyler.lens.interventions import PooledHead, intervene
 from tyler.model import Tyler
@@ -264,7 +263,7 @@ def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:
     asked = [one for one in STUDY.cells if one.questions == STUDY.columns["GSM8K"]]
     assert {one.row for one in asked} == {"CoT", *(row for row in STUDY.rows if row.startswith("GSM8K"))}
     for training in (training for one in asked for training in one.training.stages if training.method != "backbone"):
-        config = training.config(SMOLLM2.preset, 42)
+        config = training.config("smollm2-135m", 42)
         assert (config.data.task, config.data.split, config.evaluation.task) == ("gsm8k", "train", "gsm8k")
         assert config.stage2.max_new_tokens == config.decoding.max_new_tokens == STUDY.columns["GSM8K"].max_new_tokens
 

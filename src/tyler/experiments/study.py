@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
+from pydantic import TypeAdapter
 
 from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired
@@ -143,18 +144,13 @@ def read_study(name: str) -> Study:
         trainings[title] = scale.training(how["method"], *overrides, start=start)
     columns = {title: Questions(**{"count": None} | questions) for title, questions in declared.pop("columns").items()}
     rows: Rows = {
-        row: (trainings[how.pop("training", None)], Decoding(**{key: fixed(value) for key, value in how.items()}))
+        row: (trainings[how.pop("training", None)], TypeAdapter(Decoding).validate_python(how))
         for row, how in declared.pop("rows", {}).items()
     }
     pairs = declared.pop("comparisons", {}).items()
     comparisons = [Comparison(first, second, when) for when, several in pairs for first, second in several]
     cells = [cell for part in declared.pop("cells", [{}]) for cell in cells_of(scale, rows, columns, **part)]
     return Study(**declared, columns=columns, rows=rows, cells=cells, comparisons=comparisons)
-
-
-def fixed(value: Any) -> Any:
-    """A value that can be hashed."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def cells_of(
