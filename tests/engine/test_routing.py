@@ -68,11 +68,6 @@ def test_learned_and_never_place_nothing(router: Router) -> None:
     assert schedule.settled() > len(STEPS)
 
 
-def test_only_learned_makes_operators_actions_of_the_policy() -> None:
-    assert Learned().learned
-    assert not any(router.learned for router in (Never(), AtBoundaries(), Forced({})))
-
-
 def test_forced_calls_come_when_their_position_is_reached() -> None:
     schedule = start(Forced({2: ("state", "procedure"), 0: ("global",), 4: ("state", "state")}))
     assert due(schedule) == [Call(0, "global")]
@@ -202,10 +197,3 @@ NUMBERS = "Forced counts visible tokens: whole numbers from 0"
 def test_a_setting_that_no_router_has_is_refused_by_name(router: Any, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         router(**given)
-
-
-def test_unknown_operators_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'glob'.*global, state, procedure"):
-        start(AtBoundaries(only=("glob",)))
-    with pytest.raises(ValueError, match=r"'planner'.*global, state, procedure"):
-        start(Forced({3: ("state", "planner")}))

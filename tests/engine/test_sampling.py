@@ -10,14 +10,6 @@ import torch
 
 from tyler.engine.sampling import NEVER, Sampling, choose, filter_logits, invert, likeliest_of, masked_logits
 
-PROBABILITIES = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.1, 0.05])
-
-
-def test_the_action_is_where_the_cumulative_distribution_passes_the_number() -> None:
-    probabilities = PROBABILITIES.double().expand(7, -1)
-    numbers = torch.tensor([0.0, 0.39, 0.41, 0.64, 0.66, 0.94, 0.96], dtype=torch.float64)
-    assert invert(probabilities, numbers).tolist() == [0, 0, 2, 2, 3, 4, 5]
-
 
 def test_extreme_numbers_never_pick_an_impossible_action() -> None:
     logits = torch.tensor([[NEVER, NEVER, 0.3, NEVER, -2.0, NEVER, NEVER]]).expand(2, -1)
@@ -135,11 +127,6 @@ def test_streams_depend_on_the_seed_and_the_purpose_alone() -> None:
     assert numbers == Sampling(1.0, seed=5).stream(0).random(4).tolist()
     assert numbers != Sampling(1.0, seed=5).stream(1).random(4).tolist()
     assert numbers != Sampling(1.0, seed=6).stream(0).random(4).tolist()
-
-
-def test_greedy_logprobs_are_recorded_at_temperature_one() -> None:
-    assert Sampling().greedy and Sampling().scale == 1
-    assert not Sampling(0.7).greedy and Sampling(0.7).scale == 0.7
 
 
 @pytest.mark.parametrize(

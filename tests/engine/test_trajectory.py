@@ -11,11 +11,9 @@ import torch
 
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Invocation, Trajectory
-from tyler.training.replay import replay_context
 
 VOCAB, DIM = 11, 4
 NAMES, LENGTHS = ("global", "state"), (3, 2)
-TABLE = torch.randn(VOCAB, DIM, generator=torch.Generator().manual_seed(0))
 
 
 def trajectory_of(
@@ -78,12 +76,6 @@ def test_counts_are_those_of_the_invocations() -> None:
     trajectory = trajectory_of([1], [3, VOCAB, 4, VOCAB + 1, VOCAB + 1, 5])
     assert (trajectory.num_invocations, trajectory.num_visible, trajectory.num_latents) == (3, 3, 7)
     assert [call.position for call in trajectory.invocations] == [1, 2, 2]
-
-
-def test_the_context_has_the_dtype_of_the_embeddings() -> None:
-    trajectory = trajectory_of([1], [VOCAB, 2])
-    context, _ = replay_context(trajectory, lambda tokens: TABLE[tokens].bfloat16(), torch.device("cpu"))
-    assert context.dtype == torch.bfloat16
 
 
 def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:

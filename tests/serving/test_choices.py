@@ -125,14 +125,9 @@ def test_the_engine_is_asked_for_just_that(served: Served, model: Tyler) -> None
 
 def test_a_beginning_is_part_of_the_text(served: Served) -> None:
     format = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
-    turns = [*TURN, {"role": "assistant", "content": '{"x": 1'}]
-    body = {**COMMON, "max_tokens": 64, "seed": 1, "response_format": format}
-    found = served.post("/v1/chat/completions", body | {"messages": turns}).json()
-    choice = found["choices"][0]
-    if choice["finish_reason"] == "stop":
-        assert json.loads('{"x": 1' + choice["message"]["content"])["x"] >= 1
     wrong = [*TURN, {"role": "assistant", "content": "I think"}]
-    error = served.post("/v1/chat/completions", body | {"messages": wrong}).json()["error"]
+    body = {**COMMON, "max_tokens": 64, "response_format": format, "messages": wrong}
+    error = served.post("/v1/chat/completions", body).json()["error"]
     assert "begins as the assistant's last message does" in error["message"]
 
 

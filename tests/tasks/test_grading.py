@@ -264,11 +264,6 @@ def test_hostile_answers_are_graded_at_once_and_never_correct(task, completion):
         assert time.process_time() - start < 1
 
 
-def test_code_is_not_run_unless_that_is_allowed():
-    with pytest.raises(PermissionError, match="allow"):
-        grade("humaneval", "def f(): pass", "{}")
-
-
 # ------------------------------------------------------------------------------------------------------ wrong calls
 
 

@@ -37,16 +37,6 @@ def make_plain(eos_token: str | None = "end") -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos_token)
 
 
-def test_prompt_ids_are_those_of_the_chat_template(qwen):
-    turns = [{"role": "user", "content": f"What is $x$?\n\n{BOXED_INSTRUCTION}"}]
-    expected = qwen.apply_chat_template(
-        turns, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
-    )
-    ids = prompt_ids(qwen, "What is $x$?")
-    assert ids == expected
-    assert all(type(token) is int for token in ids)
-
-
 def test_thinking_is_off_unless_asked_for(qwen3):
     assert qwen3.decode(prompt_ids(qwen3, "Why?")).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert qwen3.decode(prompt_ids(qwen3, "Why?", Prompt(thinking=True))).endswith("<|im_start|>assistant\n")
@@ -122,9 +112,11 @@ def test_a_conversation_is_what_the_chat_template_makes_of_it(qwen):
     expected = qwen.apply_chat_template(
         turns, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
     )
-    assert prompt_ids(qwen, TALK, Prompt(instruction="Box it.")) == expected
+    ids = prompt_ids(qwen, TALK, Prompt(instruction="Box it."))
+    assert ids == expected and all(type(token) is int for token in ids)
     alone = [{"role": "user", "content": "Why?"}]
     assert prompt_ids(qwen, alone) == prompt_ids(qwen, "Why?"), "one turn of the user is a problem"
+    assert qwen.decode(prompt_ids(qwen, "Why?")).count(f"Why?\n\n{BOXED_INSTRUCTION}<|im_end|>") == 1
 
 
 def test_a_conversation_without_a_chat_template_is_a_turn_a_line():
