@@ -143,8 +143,8 @@ def test_a_terminal_says_what_is_being_loaded_and_forgets_it(solved, monkeypatch
         (["solve", "m", "--input", "a.jsonl", "--answers", "b.jsonl", "--json"], "JSON lines anyway"),
         (["solve", "m", "q", "--stream"], "--stream is for --json"),
         (["solve", "m", "q", "--json", "--show", "never"], "--show is for the text of one QUESTION"),
-        (["solve", "m", "q", "--slots", "0"], "--slots 0: at least 1 is needed"),
-        (["solve", "m", "q", "-n", "0"], "at least 1 answer"),
+        (["solve", "m", "q", "--slots", "0"], "--slots 0: each must be at least 1"),
+        (["solve", "m", "q", "-n", "0"], "--samples 0 and"),
         (["solve", "m", "q", "-n", "2"], "give a --temperature above 0"),
     ],
 )

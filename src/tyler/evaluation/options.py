@@ -250,9 +250,24 @@ class Answering(Loading, Decoding):
     """How the model answers."""
 
     samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
-    """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are shown."""
+    """Answers to each problem, each with a random stream of its own; of 2 or more an evaluation shows pass@k and a
+    majority vote."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
+
+    def check(self) -> None:
+        """Raise ValueError for invalid options."""
+        _ = self.routed, self.bytes, self.sampling, self.engine_choice
+        if self.sampling.greedy and (self.top_k or self.top_p < 1):
+            raise ValueError(
+                "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
+            )
+        if min(self.samples, self.slots) < 1:
+            raise ValueError(f"--samples {self.samples} and --slots {self.slots}: each must be at least 1")
+        if self.samples > 1 and self.sampling.greedy:
+            raise ValueError(
+                f"--samples {self.samples} greedy answers would all be the same; give a --temperature above 0"
+            )
 
     @classmethod
     def of(cls, config: DecodingConfig) -> Answering:
@@ -327,32 +342,21 @@ ASKED_OF_A_SERVER = ("temperature", "top_p", "top_k", "seed", "max_new_tokens", 
 class EvaluationRequest:
     """Everything that an evaluation is asked for, besides the model."""
 
-    questions: Questions = Questions()
-    answering: Answering = Answering()
-    grading: GradeOptions = GradeOptions()  # noqa: RUF009 - it is frozen
-    matching: Matching = Matching()
-    server: EndpointOptions = EndpointOptions()
+    questions: Annotated[Questions, arg(name="")] = Questions()
+    answering: Annotated[Answering, arg(name="")] = Answering()
+    grading: Annotated[GradeOptions, arg(name="")] = GradeOptions()  # noqa: RUF009 - it is frozen
+    matching: Annotated[Matching, arg(name="")] = Matching()
+    server: Annotated[EndpointOptions, arg(name="")] = EndpointOptions()
 
     def check(self) -> None:
         """Raise ValueError for invalid options; to be called before anything is loaded."""
         self.questions.check()  # before torch is loaded, which takes seconds
-        answering = self.answering
         self.server.check()
         self.matching.check()
-        ignored = [*flags_of(answering, but=ASKED_OF_A_SERVER), *flags_of(self.matching)]
+        ignored = [*flags_of(self.answering, but=ASKED_OF_A_SERVER), *flags_of(self.matching)]
         if self.server.endpoint and ignored:
             raise ValueError(f"{ignored[0]} needs a MODEL that is loaded here; omit it with --endpoint")
-        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
-        if answering.sampling.greedy and (answering.sampling.top_k or answering.sampling.top_p < 1):
-            raise ValueError(
-                "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
-            )
-        if answering.samples < 1:
-            raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
-        if answering.samples > 1 and answering.sampling.greedy:
-            raise ValueError(
-                f"--samples {answering.samples} greedy answers would all be the same; give a --temperature above 0"
-            )
+        self.answering.check()
 
 
 def flags_of(options: Any, but: Sequence[str] = ()) -> list[str]:
