@@ -447,8 +447,3 @@ def test_candidates_pair_token_positions_with_operators() -> None:
     text = "".join(pieces)
     assert candidates(text, piece_offsets(pieces), PAPER_OPERATORS) == [(0, GLOBAL), (2, STATE), (3, PROCEDURE)]
     assert candidates(text, piece_offsets(pieces), [STATE]) == [(2, STATE)]
-
-
-def test_operators_may_share_a_rule() -> None:
-    twin = Operator("twin", num_latents=2, boundary="step")
-    assert candidates("a\n\nb", [(0, 3), (3, 4)], [STATE, twin]) == [(1, STATE), (1, twin)]

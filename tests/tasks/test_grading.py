@@ -97,11 +97,8 @@ def test_importing_tyler_and_its_tasks_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("task", "completion", "gold", "outcome"),
     [
-        ("gsm8k", r"\boxed{1,234}", "1234", Outcome.CORRECT), ("gsm8k", r"\boxed{1234.0}", "1,234", Outcome.CORRECT),
-        ("gsm8k", r"\boxed{0.1}", "0.10000000000000000001", Outcome.WRONG),
-        ("gsm8k", r"\boxed{12,34}", "1234", Outcome.UNPARSABLE), ("gsm8k", r"\boxed{}", "7", Outcome.UNPARSABLE),
-        ("gsm8k", r"\boxed{3+4}", "7", Outcome.UNPARSABLE), ("gsm8k", r"\boxed{8}", "7", Outcome.WRONG),
-        ("gsm8k", r"\boxed{7}", "seven", Outcome.GOLD_ERROR), ("gsm8k", "the answer is 7", "7", Outcome.NO_BOX),
+        ("gsm8k", r"\boxed{1,234}", "1234", Outcome.CORRECT), ("gsm8k", r"\boxed{3+4}", "7", Outcome.UNPARSABLE),
+        ("gsm8k", r"\boxed{8}", "7", Outcome.WRONG), ("gsm8k", "the answer is 7", "7", Outcome.NO_BOX),
         ("svamp", r"\boxed{\$51.00}", "51", Outcome.CORRECT), ("svamp", r"\boxed{51.5}", "51", Outcome.WRONG),
         ("mawps", r"\boxed{2\frac{1}{3}}", "2 1/3", Outcome.CORRECT),
         ("mawps", r"\boxed{7/3}", "2 1/3", Outcome.CORRECT), ("mawps", r"\boxed{2.33}", "2 1/3", Outcome.WRONG),

@@ -70,18 +70,6 @@ def test_the_tiny_models_are_ordinary_decoders_whose_adapters_matter(family: str
 # ------------------------------------------------------------------------- equalities between settings
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("slots", [1, 3])
-def test_never_is_the_greedy_decoding_of_transformers(family: str, slots: int) -> None:
-    model = tiny.tyler(family)
-    requests = [ask(text, router=Never(), max_new_tokens=20) for text in tiny.PROMPTS]
-    policy = model.policy.lora.get_base_model()  # type: ignore[union-attr]
-    for request, trajectory in zip(requests, run(model, requests, slots), strict=True):
-        prompt = torch.tensor([list(request.prompt_ids)])
-        out = policy.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=20)
-        assert trajectory.actions == out[0, prompt.shape[1] :].tolist()
-
-
 def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
     model = tiny.tyler("qwen3")
     requests = list(CASES.values())
