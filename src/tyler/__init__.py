@@ -15,7 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tyler.boundaries.placement import Boundary, find_boundaries
+    from tyler.boundaries.rules import Boundary
+    from tyler.boundaries.scanner import find_boundaries
     from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
     from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
     from tyler.engine.sampling import Sampling
@@ -35,7 +36,7 @@ os.environ.setdefault("KMP_BLOCKTIME", "0")
 HOMES = {
     "AtBoundaries": "engine.routing",
     "Backbone": "modeling.backbone",
-    "Boundary": "boundaries.placement",
+    "Boundary": "boundaries.rules",
     "CheckpointError": "modeling.manifest",
     "FinishEvent": "engine.request",
     "Forced": "engine.routing",
@@ -52,7 +53,7 @@ HOMES = {
     "TokenEvent": "engine.request",
     "Trajectory": "engine.trajectory",
     "Tyler": "model",
-    "find_boundaries": "boundaries.placement",
+    "find_boundaries": "boundaries.scanner",
     "grade": "tasks.grading",
 }
 
