@@ -10,7 +10,8 @@ import pytest
 from tests import tiny
 
 from tyler.boundaries.detokenizer import IncrementalDetokenizer
-from tyler.boundaries.placement import RULES, candidates, find_boundaries, piece_offsets
+from tyler.boundaries.placement import candidates, piece_offsets
+from tyler.boundaries.scanner import RULES, find_boundaries
 from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
 from tyler.engine.sampling import Sampling
 from tyler.modeling.operators import Operator

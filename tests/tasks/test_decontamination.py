@@ -182,7 +182,7 @@ def test_a_set_that_was_named_must_be_readable_and_a_default_one_is_warned_of(fi
         load_training(Selection("jsonl", path=files[0]), [lost], "refuse")
     default = Selection("jsonl", path="no.jsonl", optional=True)
     assert len(load_training(Selection("jsonl", path=files[0]), [default], "refuse")) == 3
-    assert "training problems are not compared with jsonl: task 'jsonl': 'no.jsonl'" in caplog.text
+    assert "training problems are not compared with jsonl: task 'jsonl' reads a file, and 'no.jsonl'" in caplog.text
 
 
 def numbered(path: Path, count: int) -> str:

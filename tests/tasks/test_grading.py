@@ -25,7 +25,7 @@ from tyler.tasks.task import Generated, GradeOptions, Task, boxed
         ("gsm8k", "gsm8k"), ("GSM8K", "gsm8k"), ("GSM-8K", "gsm8k"), ("MATH-500", "math500"), ("math_500", "math500"),
         ("GPQA", "gpqa"), ("GPQA-Diamond", "gpqa"), ("gpqa_diamond", "gpqa"), ("TheoremQA", "theoremqa"),
         ("HumanEval", "humaneval"), ("human-eval", "humaneval"), ("OpenR1-Math", "openr1"),
-        ("OpenR1-Math-220k", "openr1"), ("SVAMP", "svamp"), ("MAWPS", "mawps"), ("JSONL", "jsonl"), ("mini", "mini"),
+        ("SVAMP", "svamp"), ("MAWPS", "mawps"), ("JSONL", "jsonl"), ("mini", "mini"),
     ],
 )  # fmt: skip
 def test_a_task_may_be_written_as_people_write_it(written, name):
@@ -64,7 +64,7 @@ NEW = """
 from tyler.tasks.benchmarks.gsm8k import equal, problem
 from tyler.tasks.task import Task, boxed
 
-TASK = Task(name="added", title="", sources={}, problem=problem, verdict=boxed(equal), aliases=("addedlate",))
+TASK = Task(name="added", title="Added late", sources={}, problem=problem, verdict=boxed(equal))
 """
 
 
@@ -73,12 +73,12 @@ def test_a_benchmark_is_one_module_and_nothing_else(name: str, monkeypatch: pyte
     (tmp_path / f"{name}.py").write_text(NEW.replace('"added"', f'"{name}"'))
     monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
     monkeypatch.setattr(grading, "TASKS", grading._benchmarks())
-    grading._aliases.cache_clear()
+    grading._other_names.cache_clear()
     try:
         assert grade(name.title(), r"\boxed{7}", "7").correct
         assert task_name("ADDED-late") == name
     finally:
-        grading._aliases.cache_clear()
+        grading._other_names.cache_clear()
         sys.modules.pop(f"tyler.tasks.benchmarks.{name}")
 
 

@@ -133,7 +133,7 @@ def test_a_path_that_leads_nowhere_is_refused_with_what_was_looked_for(tmp_path,
 
 
 def test_one_s_own_file_must_be_given_and_be_a_file(tmp_path):
-    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name it with --data"):
+    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name one with --data"):
         load_problems("jsonl")
     with pytest.raises(ValueError, match="is not a file"):
         load_problems("jsonl", path=tmp_path)

@@ -18,7 +18,7 @@ from tyler.engine.native import attention, reader
 from tyler.engine.native.attention import OfAnyLength, PackedAttention, Span, runs_of
 from tyler.engine.native.cache import Context, Room
 from tyler.engine.native.engine import Engine
-from tyler.engine.native.reader import Reader
+from tyler.engine.native.reader import Reader, pieces
 from tyler.engine.request import FinishEvent, SoftPrompt
 from tyler.engine.routing import Forced, Never
 
@@ -119,6 +119,11 @@ def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch
     for slot, states in read(reading, wholes, {slot: len(whole) for slot, whole in wholes.items()}).items():
         assert close(states, full_pass(decoder, wholes[slot]))
     assert widths == [60, 52]
+
+
+def test_pieces_hold_every_position_once_and_no_more_than_a_pass_may() -> None:
+    spans = [Span(0, 3, 10), Span(2, 0, 4), Span(3, 7, 8)]
+    assert pieces(spans, 5) == [[Span(0, 3, 8)], [Span(0, 8, 10)], [Span(2, 0, 4), Span(3, 7, 8)]]
 
 
 def test_neighbours_with_equally_many_positions_are_one_product() -> None:

@@ -98,7 +98,8 @@ def _option(answer: str) -> str:
     return f"({chosen})"
 
 
-Integers, Floats = Annotated[list[StrictInt], Field(min_length=1)], Annotated[list[Finite], Field(min_length=1)]
+Integers = Annotated[list[StrictInt], Field(min_length=1)]
+Floats = Annotated[list[Finite], Field(min_length=1)]
 _KINDS: dict[str, TypeAdapter[Any]] = {
     "bool": TypeAdapter(StrictBool),
     "integer": TypeAdapter(StrictInt),
