@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
+from statistics import mean
 from typing import Any, TypeVar
 
 import psutil
@@ -65,6 +67,8 @@ class Phase:
     seconds: float = 0.0
     measured: int = 0
     predicted: Parts = field(default_factory=dict)
+    answers: int = 0
+    """Positions of an answer that it learned from, in the mean."""
 
     @property
     def expected(self) -> int:
@@ -170,9 +174,9 @@ def rehearse(
         stage2(trainer.model, [problem] * CALIBRATION, short, meter)
     learned = steps.planned_step(shape, short, method).trained
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
-    expected = predicted(shape, short, element, meter.device.type == "cpu" and can_pack(backbone.dtype))
+    packs = meter.device.type == "cpu" and can_pack(backbone.dtype)
     for phase in meter.phases[1:]:
-        phase.predicted = expected.get(phase.name, {})
+        phase.predicted = predicted(shape, with_answers(short, phase.answers), element, packs).get(phase.name, {})
     return report
 
 
@@ -207,6 +211,13 @@ def shortened(config: Config, backbone: Backbone, method: str, length: int) -> C
     return changed(config, shorter)
 
 
+def with_answers(config: Config, positions: int) -> Config:
+    """The config with answers that have so many positions in all; 0 leaves them as long as they may be."""
+    if not positions:
+        return config
+    return changed(config, {"stage2.max_new_tokens": positions - memory.PROMPT, "grpo.budget": 0})
+
+
 def changed(section: Part, changes: Mapping[str, Any]) -> Part:
     """A copy of a config, or of a section of one, with other values at some dotted keys."""
     for key, value in changes.items():
@@ -238,9 +249,10 @@ def improve(trainer: GrpoTrainer, problems: Sequence[Problem], meter: Meter, met
     """A group of answers, and one update on it."""
     with meter.phase("rollout" if method == "stage2" else f"{method} rollout"):
         rollout = trainer.roll_out(problems, step=0)
-    with meter.phase(f"{method} step"):
+    with meter.phase(f"{method} step") as phase:
         optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
         trainer.improve(rollout, optimization, 0)
+    phase.answers = ceil(mean(rollout.lengths))
 
 
 # --------------------------------------------------------------------------------------------------------- the tables

@@ -194,10 +194,16 @@ def kept_by_decoder(
     return shape.layers * kept_by_layer(shape, read, element, lora)
 
 
-def active_layer_bytes(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
-    """Bytes of the one layer that is differentiated: what it keeps, and as much again in gradients. Where it is read in
-    chunks nearly all positions may be in one of them."""
-    return 2 * kept_by_layer(shape, replace(read, chunks=1), element, lora)
+def active_layer_bytes(
+    shape: Shape, read: Read, element: int, lora: LoraConfig | None, gradient_checkpointing: bool
+) -> int:
+    """Bytes of the one layer that is differentiated: the gradients of its feed-forward part, e (3 i + d) n, when all
+    that the layer keeps is there; with gradient checkpointing that is computed again. Where it is read in chunks nearly
+    all positions may be in one of them."""
+    gradients = element * (3 * shape.intermediate + shape.dim) * read.positions
+    if not gradient_checkpointing:
+        return gradients
+    return gradients + kept_by_layer(shape, replace(read, chunks=1), element, lora)
 
 
 def logits(shape: Shape, positions: int, element: int) -> int:
@@ -237,7 +243,7 @@ def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts
     at work and one chunk of logits."""
     counts = count_parameters(shape, config.lora, config.operators)
     kept = sum(kept_by_decoder(shape, read, element, lora, step.recompute) for read, lora in step.reads)
-    layer = max(active_layer_bytes(shape, read, element, lora) for read, lora in step.reads)
+    layer = max(active_layer_bytes(shape, read, element, lora, step.recompute) for read, lora in step.reads)
     return {
         "weights": counts.backbone * (element + step.weight_copies),
         **(folded_weights(counts, element) if step.folded else {}),
