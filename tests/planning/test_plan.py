@@ -16,10 +16,10 @@ from tyler.config.files import load_config
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
 from tyler.planning import plan
-from tyler.planning.memory import Shape, packed_weights
-from tyler.planning.plan import KNOWN, PHASES, Device, device_named, predicted, verdict
-from tyler.planning.steps import DECODING, STEPS, planned_step
+from tyler.planning.memory import packed_weights
+from tyler.planning.plan import DECODING, KNOWN, PHASES, Device, device_named, predicted, verdict
 from tyler.reasoners.table import TRAININGS
+from tyler.training.shape import Shape
 
 # ----------------------------------------------------------------------------------------------- what is read
 
@@ -97,8 +97,7 @@ def test_packed_weights_are_counted_where_a_cpu_has_decoded_and_the_stack_is_sma
 
 
 def test_every_training_has_a_plan() -> None:
-    assert set(STEPS) == set(TRAININGS)
-    assert set(PHASES) == {"calibration", "rollout", *(f"{method} step" for method in STEPS)}
+    assert set(PHASES) == {"calibration", "rollout", *(f"{method} step" for method in TRAININGS)}
 
 
 @pytest.mark.parametrize("preset", ["qwen2.5-1.5b", "smollm3-3b", "qwen3-4b"])
@@ -132,7 +131,7 @@ def test_micro_batches_of_tokens_are_counted_at_the_longest(tokens: str, rows: i
     config = load_config("paper", [f"stage1.{setting}" for setting in settings])
     shape = Shape.read(settings_of(config.backbone.id))
     assert config.rows("stage1") == 8
-    assert planned_step(shape, config, "stage1").reads[0][0].rows == rows
+    assert TRAININGS["stage1"].step(shape, config).reads[0][0].rows == rows
 
 
 # ------------------------------------------------------------------------------------------------- the command

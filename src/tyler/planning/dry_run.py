@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.loops import Stage2Config
+from tyler.config.loops import Stage2Config, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import Section
 from tyler.engine.native.packing import can_pack
@@ -32,10 +32,11 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.random_init import random_backbone, read_tokenizer
-from tyler.planning import learners, memory, steps
-from tyler.planning.memory import Parts, Shape, count_parameters
+from tyler.planning import memory
+from tyler.planning.memory import Parts
 from tyler.planning.plan import GIB, by_part, parameter_table, predicted
 from tyler.reasoners.memgen.settings import MemGenGrpoConfig
+from tyler.reasoners.table import TRAININGS
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import prompt_ids
@@ -44,8 +45,11 @@ from tyler.training.command import lora_of
 from tyler.training.grpo import GrpoTrainer
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, scaler_of
+from tyler.training.planned import PROMPT, rows_of
+from tyler.training.shape import Parameters, Shape, count_parameters
 from tyler.training.stage2 import Stage2Trainer
 from tyler.training.supervised import SupervisedTrainer
+from tyler.training.traces import Trace
 
 LENGTH = 256
 """Tokens of a trace, unless another number is given."""
@@ -85,7 +89,7 @@ class Report:
     """What a dry run found."""
 
     backbone: Backbone
-    counts: memory.Parameters
+    counts: Parameters
     phases: list[Phase]
     loss: float | None = None
     """Of the step on traces, where there was one."""
@@ -157,22 +161,23 @@ def rehearse(
         backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=meter.device)
         short = shortened(config, backbone, method, length)
         problem = long_problem(backbone, config)
-        learns_traces = method in learners.FROM_TRACES
+        training = TRAININGS[method]
+        learns_traces = isinstance(short.loops[training.loop], TracesConfig)
         if learns_traces:
-            trainer, example = learners.FROM_TRACES[method](backbone, short, *learners.random_trace(backbone, length))
+            trainer, example = training.rehearse(backbone, short, random_trace(backbone, length))
         else:
-            policy = learners.FROM_REWARDS[method](backbone, short, [problem])
+            policy = training.rehearse(backbone, short, [problem])
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     report = Report(backbone, count_parameters(shape, config.lora, config.operators), meter.phases)
     if learns_traces:
-        rows = MICRO_BATCHES * steps.rows_of(short, steps.section_of(method), short.stage1.max_length)
+        rows = MICRO_BATCHES * rows_of(short, training.loop, short.stage1.max_length)
         with meter.phase(f"{method} step"):
             report.loss = learn(trainer, [example] * min(rows, trainer.loop.batch_size))
     else:
         improve(policy, [problem], meter, method)
     if method == "stage1":
         stage2(trainer.model, [problem] * CALIBRATION, short, meter)
-    learned = steps.planned_step(shape, short, method).trained
+    learned = training.step(shape, short).trained
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
     packs = meter.device.type == "cpu" and can_pack(backbone.dtype)
     for phase in meter.phases[1:]:
@@ -215,7 +220,7 @@ def with_answers(config: Config, positions: int) -> Config:
     """The config with answers that have so many positions in all; 0 leaves them as long as they may be."""
     if not positions:
         return config
-    return changed(config, {"stage2.max_new_tokens": positions - memory.PROMPT, "grpo.budget": 0})
+    return changed(config, {"stage2.max_new_tokens": positions - PROMPT, "grpo.budget": 0})
 
 
 def changed(section: Part, changes: Mapping[str, Any]) -> Part:
@@ -230,9 +235,17 @@ def long_problem(backbone: Backbone, config: Config) -> Problem:
     """A problem whose prompt has as many tokens as a plan reckons with: one text, again and again."""
     (problem,) = load_problems("mini", "train", count=1, seed=config.data.seed)
     short = replace(problem, id="dry", prompt=".")
-    room = min(memory.PROMPT, backbone.max_positions // 2) - len(prompt_ids(backbone.tokenizer, short, config.prompt))
+    room = min(PROMPT, backbone.max_positions // 2) - len(prompt_ids(backbone.tokenizer, short, config.prompt))
     ids = backbone.tokenizer.encode(problem.prompt * room, add_special_tokens=False)
     return replace(short, prompt=str(backbone.tokenizer.decode(ids[:room])))
+
+
+def random_trace(backbone: Backbone, length: int) -> Trace:
+    """Tokens of a prompt, and those that follow it. Raises ValueError for fewer than 4 in all."""
+    if length < 4:
+        raise ValueError(f"length={length} leaves a trace no room for a prompt and an answer; give at least 4")
+    first, tokens = min(PROMPT, length // 2), torch.randint(len(backbone.tokenizer), (length,)).tolist()
+    return Trace("dry", tuple(tokens[:first]), tuple(tokens[first:]), ())
 
 
 def learn(trainer: SupervisedTrainer[Any, Any], examples: Sequence[Any]) -> float:

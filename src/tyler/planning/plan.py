@@ -18,8 +18,9 @@ from rich.table import Column, Table
 from tyler.config.schema import Config
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
-from tyler.planning.memory import Parameters, Parts, Shape, count_parameters
-from tyler.planning.steps import DECODING, STEPS, planned_step
+from tyler.planning.memory import Parts
+from tyler.reasoners.table import TRAININGS
+from tyler.training.shape import Parameters, Shape, count_parameters
 
 MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
@@ -27,14 +28,18 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB, GB = 2**30, 10**9
 
 
+DECODING = ("rollout", "calibration", "stage2", "grpo", "memgen-weaver-grpo", "memgen-trigger")
+"""What is decoded before, or in: a CPU has packed weights then."""
+
+
 def _step(method: str, shape: Shape, config: Config, element: int) -> Parts:
-    return memory.step_memory(shape, config, planned_step(shape, config, method), element)
+    return memory.step_memory(shape, config, TRAININGS[method].step(shape, config), element)
 
 
 PHASES: dict[str, Callable[[Shape, Config, int], Parts]] = {
     "calibration": memory.calibration_memory,
     "rollout": memory.rollout_memory,
-    **{f"{method} step": partial(_step, method) for method in STEPS},
+    **{f"{method} step": partial(_step, method) for method in TRAININGS},
 }
 """What Stage 2 does before a step, and a step of every training."""
 
