@@ -24,7 +24,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.loops import Stage2Config, TracesConfig
+from tyler.config.files import value_at
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import Section
 from tyler.engine.native.packing import can_pack
@@ -35,7 +36,6 @@ from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import memory
 from tyler.planning.memory import Parts
 from tyler.planning.plan import GIB, by_part, parameter_table, predicted
-from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.reasoners.table import TRAININGS
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
@@ -159,12 +159,13 @@ def rehearse(
     meter = Meter(torch.device(device) if device is not None else best_device())
     with meter.phase("build") as build:
         backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=meter.device)
-        short = shortened(config, backbone, method, length)
+        short = shortened(config, backbone, length)
         problem = long_problem(backbone, config)
         training = TRAININGS[method]
         learns_traces = isinstance(short.loops[training.loop], TracesConfig)
         if learns_traces:
             trainer, example = training.rehearse(backbone, short, random_trace(backbone, length))
+            short = changed(short, {"stage1.max_length": trainer.num_positions(example)})
         else:
             policy = training.rehearse(backbone, short, [problem])
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
@@ -196,22 +197,13 @@ def stage2(model: Tyler, problems: Sequence[Problem], config: Config, meter: Met
     improve(trainer, problems[:1], meter, "stage2")
 
 
-def shortened(config: Config, backbone: Backbone, method: str, length: int) -> Config:
+def shortened(config: Config, backbone: Backbone, length: int) -> Config:
     """The config with traces of `length` tokens, answers of at most ANSWER actions, and few of both."""
-    memgen, longest = config.memgen, max(operator.num_latents for operator in config.operators)
-    latents = {
-        "stage1": config.stage1.insertions.max * longest,
-        "memgen": memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents,
-    }
-    shorter: dict[str, Any] = {
-        "stage1.max_length": length + latents.get(method, 0),
-        "stage2.calibration.num_problems": CALIBRATION,
-        "memgen.trigger_at_prompt": True,  # so that it is asked, whatever random weights write
-    }
+    shorter: dict[str, Any] = {"stage1.max_length": length, "stage2.calibration.num_problems": CALIBRATION}
     for section, loop in config.loops.items():
         shorter[f"{section}.micro_batch_tokens"] = MicroBatches.of(loop, backbone).positions  # what `auto` comes to
-        if isinstance(loop, Stage2Config | MemGenGrpoConfig):
-            shorter[f"{section}.max_new_tokens"] = min(ANSWER, loop.max_new_tokens)
+        if not isinstance(loop, TracesConfig):
+            shorter[f"{section}.max_new_tokens"] = min(ANSWER, value_at(config, f"{section}.max_new_tokens"))
             shorter[f"{section}.batch_size"] = 1
     return changed(config, shorter)
 

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
@@ -26,10 +27,6 @@ MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB, GB = 2**30, 10**9
-
-
-DECODING = ("rollout", "calibration", "stage2", "grpo", "memgen-weaver-grpo", "memgen-trigger")
-"""What is decoded before, or in: a CPU has packed weights then."""
 
 
 def _step(method: str, shape: Shape, config: Config, element: int) -> Parts:
@@ -114,8 +111,10 @@ def predicted(shape: Shape, config: Config, element: int, packs: bool = False) -
 
 def of_phase(phase: str, shape: Shape, config: Config, element: int, packs: bool) -> Parts:
     """Bytes of one phase by part."""
-    packed = packs and phase.removesuffix(" step") in DECODING
-    return PHASES[phase](shape, config, element) | (memory.packed_weights(shape, config, element) if packed else {})
+    training = TRAININGS.get(phase.removesuffix(" step"))
+    decodes = training is None or not isinstance(config.loops[training.loop], TracesConfig)
+    packed = memory.packed_weights(shape, config, element) if packs and decodes else {}
+    return PHASES[phase](shape, config, element) | packed
 
 
 def verdict(shape: Shape, config: Config, phase: str, device: Device) -> str:

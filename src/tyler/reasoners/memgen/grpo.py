@@ -311,6 +311,8 @@ def rehearsed_weaver(backbone: Backbone, config: Config, problems: Sequence[Prob
 
 
 def rehearsed_trigger(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
-    """What a dry run takes a step of the trigger's GRPO with."""
+    """What a dry run takes a step of the trigger's GRPO with; it is asked, whatever random weights write."""
+    asked = config.memgen.model_copy(update={"trigger_at_prompt": True})
+    config = config.model_copy(update={"memgen": asked})
     model = new_weaver(config, backbone).with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
     return trainer_of(TriggerGrpo, model, problems, config, config.memgen.trigger)
