@@ -24,7 +24,7 @@ from tyler.reasoners.table import TRAININGS
 from tyler.training.shape import Parameters, Shape, count_parameters
 
 MARGIN = 1.2
-"""What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
+"""What is needed may be this much above the prediction: dry runs peaked up to 19% above it (docs/backbones.md)."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB, GB = 2**30, 10**9
 
