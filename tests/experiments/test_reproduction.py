@@ -28,6 +28,7 @@ from tyler.experiments.reproduction import RECORDS, RESULTS, Reproduction, with_
 from tyler.experiments.scales import SCALES, Scale
 from tyler.experiments.smoke import LONGEST, one_problem, tokenizer_of
 from tyler.experiments.study import Comparison, compared
+from tyler.planning.plan import GB, KNOWN, Device
 from tyler.tasks.task import GradeOptions
 
 SMALL = str(Path(__file__).parents[1] / "tiny_scale.py")
@@ -269,6 +270,10 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     told = capsys.readouterr().out
     assert f"paper: {3 * 4 * len(FEW)} cells, 0 of them finished; the others need 6 trainings" in told
     assert told.count("not here") == 3 * 4 * len(FEW)
+    assert "which fits the 80 GB of H100-80GB" in told
+    monkeypatch.setitem(KNOWN, "small", Device("small", 8 * GB))
+    assert main(["reproduce", "main", "--scale", "paper", "--dry-run", "--hardware", "small"]) == 0
+    assert "times that does NOT fit the 8 GB of small" in " ".join(capsys.readouterr().out.split())
     assert list(tmp_path.iterdir()) == []
     assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--hardware", "H100-80GB"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]

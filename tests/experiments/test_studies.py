@@ -109,6 +109,7 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
 
 AFTER = {
     "mini": {(pair.first, pair.second) for pair in mini.COMPARISONS},
+    "mini_development": {(pair.first, pair.second) for pair in mini_development.COMPARISONS},
     "baselines": {(pair.first, pair.second) for pair in baselines.COMPARISONS},
     "smollm2": {
         ("Stage 1, all boundaries", "MemGen"),
@@ -119,11 +120,26 @@ AFTER = {
 }
 """The comparisons that were declared after their answers, by study; of the others none was."""
 SAID = (
-    "those of `mini` and of the baselines after their answers",
+    "Those of `mini`, of its development problems and of the baselines were declared after their answers",
     "all declared before",
     "three comparisons were declared after their answers (Stage 1 with MemGen and with SoftCoT, Stage 2 with its",
     "This comparison was declared after its answers (`smollm2_skill`)",
 )
+
+
+DIFFERENCE = re.compile(r"(\d+\.\d)[^\d(]{0,30}?[(,] ?(-?\d+\.\d) to (-?\d+\.\d)")
+"""Its size and its interval, as in "−7.0 points (−9.3 to −4.8)"."""
+
+
+def test_every_difference_on_the_page_is_of_a_declared_comparison(root: Path, results: Results) -> None:
+    """Either way round, as it is counted from the records."""
+    found = [pair for name in STUDIES for pair in results(name)["comparisons"]]
+    found += [pair for name in ("main", "ablation", "budget") for pair in results(name)["differences"]]
+    ways = [(pair["points"], pair["low"], pair["high"]) for pair in found]
+    ways += [(points, -high, -low) for points, low, high in ways]
+    told = {(f"{abs(points):.1f}", f"{low + 0:.1f}", f"{high + 0:.1f}") for points, low, high in ways}
+    quoted = set(DIFFERENCE.findall(" ".join(page(root).split()).replace("−", "-").replace("+", "")))
+    assert len(quoted) > 40 and not quoted - told
 
 
 @pytest.mark.parametrize("name", STUDIES)
