@@ -71,8 +71,9 @@ def results(known: dict[str, dict[str, Any]]) -> Results:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
-    name: str, results: Results, tmp_path: Path
+    name: str, results: Results, root: Path, tmp_path: Path
 ) -> None:
+    """And the picture on the page, where it has one, shows what the records draw."""
     found, study = results(name), STUDIES[name]
     assert [one for one in found["entries"] if not one["seeds"]] == [] and found["missing"] == 0
     declared_pairs = {(one.first, one.second) for one in study.comparisons}
@@ -85,6 +86,19 @@ def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
         low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
         assert f"| {one['row']} | {', '.join(map(str, one['k']))} | " in text and f" | {low}–{high} | " in text
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".tex", ".json", ".svg"}
+    picture = root / "docs" / "results" / f"{study.records}.svg"
+    if picture.exists():
+        texts, points = drawn_in(picture)
+        expected_texts, expected_points = drawn_in(tmp_path / picture.name)
+        assert texts == expected_texts and len(points) > 100
+        assert points == pytest.approx(expected_points, abs=0.02), f"tyler reproduce {name} --render"
+
+
+def drawn_in(picture: Path) -> tuple[list[str], list[float]]:
+    """The words of a figure, and where its marks are."""
+    text = picture.read_text()
+    marks = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', text)
+    return re.findall(r">([^<>]+)</text>", text), [float(place) for mark in marks for place in mark]
 
 
 def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: dict[str, dict[str, Any]]) -> None:
