@@ -121,6 +121,57 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
     assert len(quoted) > 30 and not quoted - counts
 
 
+@pytest.mark.parametrize(
+    ("problems", "column"),
+    [("600 of the levels", "eval"), ("300 of harder levels", "harder"), ("500 of MAWPS", "MAWPS")],
+)
+def test_the_table_of_the_readme_is_of_the_records(problems: str, column: str, root: Path, results: Results) -> None:
+    (line,) = [line for line in (root / "README.md").read_text().splitlines() if f"| {problems}" in line]
+    told = [float(re.sub(r"\*|\(.*", "", cell)) for cell in line.strip("|").split("|")[2:]]
+    entries = [one for name in ("mini", "baselines", "smollm2") for one in results(name)["entries"]]
+    of = {
+        one["row"]: 100 * sum(one["k"]) / one["n"] / len(one["k"])
+        for one in entries
+        if one["column"] == column and "k" in one
+    }
+    rows = ("CoT", "SFT", "GRPO", "MemGen", "Stage 1, all boundaries", "Stage 2")
+    assert told == [round(of[row], 1) for row in rows]
+
+
+CALLED = {"Tyler, Stage 1": "Stage 1, all boundaries", "Tyler, Stage 2": "Stage 2"}
+"""Rows of the page's table of methods by their names in a study."""
+
+
+def test_the_table_of_methods_is_of_the_records(root: Path, results: Results) -> None:
+    entries = [one for name in ("mini", "baselines") for one in results(name)["entries"]]
+    of = {(one["row"], one["column"]): one for one in entries}
+    cost = {row: one["visible"] + one["latents"] for (row, column), one in of.items() if column == "eval"}
+    table = page(root).split("| method | `eval`, of 600 |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == 11
+    for line in table:
+        method, *told = (cell.strip() for cell in line.strip("|").split("|"))
+        row = CALLED.get(method, method)
+        own = (of[row, "eval"], of[row, "harder"])
+        counts = [(", ".join(map(str, one["k"])), f"{one['low']:.1f}–{one['high']:.1f}") for one in own]
+        assert told[:4] == [*counts[0], *counts[1]], method
+        latents = f"{own[0]['latents']:.1f}" if own[0]["latents"] else "0"
+        assert told[4:] == [f"{cost[row] / cost['Stage 2']:.2f}", latents], method
+
+
+def test_the_table_of_minis_page_is_of_its_record(root: Path, known: dict[str, dict[str, Any]]) -> None:
+    plain = [one for one in known.values() if one["folder"].endswith("/mini") and one["row"] == "CoT"]
+    right, asked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for one in plain:
+        for name, family, outcome in zip(one["ids"], one["families"], one["outcomes"], strict=True):
+            for level in (name.split("-")[1], one["split"]):
+                asked[family, level] += 1
+                right[family, level] += outcome == "correct"
+    text = (root / "docs" / "mini.md").read_text()
+    for family in sorted({family for family, _ in asked}):
+        cells = [f"{right[family, at]}/{asked[family, at]}" for at in ("1", "2", "3", "eval", "4", "5", "harder")]
+        assert f"| {family} | {' | '.join(cells)} |" in text
+
+
 AFTER = {
     "mini": {(pair.first, pair.second) for pair in mini.COMPARISONS},
     "mini_development": {(pair.first, pair.second) for pair in mini_development.COMPARISONS},
