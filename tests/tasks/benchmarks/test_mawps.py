@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tyler.boundaries.placement import find_boundaries
+from tyler.boundaries.scanner import find_boundaries
 from tyler.tasks import Outcome, Problem, grade, load_problems
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.benchmarks.mawps import divide, problem, step, trace
