@@ -18,10 +18,10 @@ from tyler.modeling.architectures import PUBLISHED, biased_maps
 from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
-from tyler.planning.learners import FROM_TRACES
-from tyler.planning.memory import Shape
 from tyler.reasoners.table import TRAININGS
+from tyler.training.shape import Shape
 
+FROM_TRACES = ("stage1", "sft", "softcot", "memgen")
 PHASES = ["build", "stage1 step", "calibration", "rollout", "stage2 step"]
 
 
