@@ -64,8 +64,9 @@ def results(known: dict[str, dict[str, Any]]) -> Results:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
-    name: str, results: Results, tmp_path: Path
+    name: str, results: Results, root: Path, tmp_path: Path
 ) -> None:
+    """And the picture on the page, where it has one, shows what the records draw."""
     found, study = results(name), STUDIES[name]
     assert [one for one in found["entries"] if not one["seeds"]] == [] and found["missing"] == 0
     declared_pairs = {(one.first, one.second) for one in study.comparisons}
@@ -78,6 +79,19 @@ def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
         low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
         assert f"| {one['row']} | {', '.join(map(str, one['k']))} | " in text and f" | {low}–{high} | " in text
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".tex", ".json", ".svg"}
+    picture = root / "docs" / "results" / f"{study.records}.svg"
+    if picture.exists():
+        texts, points = drawn_in(picture)
+        expected_texts, expected_points = drawn_in(tmp_path / picture.name)
+        assert texts == expected_texts and len(points) > 100
+        assert points == pytest.approx(expected_points, abs=0.02), f"tyler reproduce {name} --render"
+
+
+def drawn_in(picture: Path) -> tuple[list[str], list[float]]:
+    """The words of a figure, and where its marks are."""
+    text = picture.read_text()
+    marks = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', text)
+    return re.findall(r">([^<>]+)</text>", text), [float(place) for mark in marks for place in mark]
 
 
 def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: dict[str, dict[str, Any]]) -> None:
@@ -100,8 +114,62 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
     assert len(quoted) > 30 and not quoted - counts
 
 
+@pytest.mark.parametrize(
+    ("problems", "column"),
+    [("600 of the levels", "eval"), ("300 of harder levels", "harder"), ("500 of MAWPS", "MAWPS")],
+)
+def test_the_table_of_the_readme_is_of_the_records(problems: str, column: str, root: Path, results: Results) -> None:
+    (line,) = [line for line in (root / "README.md").read_text().splitlines() if f"| {problems}" in line]
+    told = [float(re.sub(r"\*|\(.*", "", cell)) for cell in line.strip("|").split("|")[2:]]
+    entries = [one for name in ("mini", "baselines", "smollm2") for one in results(name)["entries"]]
+    of = {
+        one["row"]: 100 * sum(one["k"]) / one["n"] / len(one["k"])
+        for one in entries
+        if one["column"] == column and "k" in one
+    }
+    rows = ("CoT", "SFT", "GRPO", "MemGen", "Stage 1, all boundaries", "Stage 2")
+    assert told == [round(of[row], 1) for row in rows]
+
+
+CALLED = {"Tyler, Stage 1": "Stage 1, all boundaries", "Tyler, Stage 2": "Stage 2"}
+"""Rows of the page's table of methods by their names in a study."""
+
+
+def test_the_table_of_methods_is_of_the_records(root: Path, results: Results) -> None:
+    entries = [one for name in ("mini", "baselines") for one in results(name)["entries"]]
+    of = {(one["row"], one["column"]): one for one in entries}
+    cost = {row: one["visible"] + one["latents"] for (row, column), one in of.items() if column == "eval"}
+    table = page(root).split("| method | `eval`, of 600 |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == 11
+    for line in table:
+        method, *told = (cell.strip() for cell in line.strip("|").split("|"))
+        row = CALLED.get(method, method)
+        own = (of[row, "eval"], of[row, "harder"])
+        counts = [(", ".join(map(str, one["k"])), f"{one['low']:.1f}–{one['high']:.1f}") for one in own]
+        assert told[:4] == [*counts[0], *counts[1]], method
+        latents = f"{own[0]['latents']:.1f}" if own[0]["latents"] else "0"
+        assert told[4:] == [f"{cost[row] / cost['Stage 2']:.2f}", latents], method
+
+
+def test_the_table_of_minis_page_is_of_its_record(root: Path, known: dict[str, dict[str, Any]]) -> None:
+    plain = [one for one in known.values() if one["folder"].endswith("/mini") and one["row"] == "CoT"]
+    right, asked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for one in plain:
+        for name, family, outcome in zip(one["ids"], one["families"], one["outcomes"], strict=True):
+            for level in (name.split("-")[1], one["split"]):
+                asked[family, level] += 1
+                right[family, level] += outcome == "correct"
+    text = (root / "docs" / "mini.md").read_text()
+    for family in sorted({family for family, _ in asked}):
+        cells = [f"{right[family, at]}/{asked[family, at]}" for at in ("1", "2", "3", "eval", "4", "5", "harder")]
+        assert f"| {family} | {' | '.join(cells)} |" in text
+
+
 AFTER = {
-    **{name: {(pair.first, pair.second) for pair in STUDIES[name].comparisons} for name in ("mini", "baselines")},
+    **{
+        name: {(pair.first, pair.second) for pair in STUDIES[name].comparisons}
+        for name in ("mini", "mini_development", "baselines")
+    },
     "smollm2": {
         ("Stage 1, all boundaries", "MemGen"),
         ("Stage 1, all boundaries", "SoftCoT"),
@@ -111,11 +179,26 @@ AFTER = {
 }
 """The comparisons that were declared after their answers, by study; of the others none was."""
 SAID = (
-    "those of `mini` and of the baselines after their answers",
+    "Those of `mini`, of its development problems and of the baselines were declared after their answers",
     "all declared before",
     "three comparisons were declared after their answers (Stage 1 with MemGen and with SoftCoT, Stage 2 with its",
     "This comparison was declared after its answers (`smollm2_skill`)",
 )
+
+
+DIFFERENCE = re.compile(r"(\d+\.\d)[^\d(]{0,30}?[(,] ?(-?\d+\.\d) to (-?\d+\.\d)")
+"""Its size and its interval, as in "−7.0 points (−9.3 to −4.8)"."""
+
+
+def test_every_difference_on_the_page_is_of_a_declared_comparison(root: Path, results: Results) -> None:
+    """Either way round, as it is counted from the records."""
+    found = [pair for name in STUDIES for pair in results(name)["comparisons"]]
+    found += [pair for name in ("main", "ablation", "budget") for pair in results(name)["differences"]]
+    ways = [(pair["points"], pair["low"], pair["high"]) for pair in found]
+    ways += [(points, -high, -low) for points, low, high in ways]
+    told = {(f"{abs(points):.1f}", f"{low + 0:.1f}", f"{high + 0:.1f}") for points, low, high in ways}
+    quoted = set(DIFFERENCE.findall(" ".join(page(root).split()).replace("−", "-").replace("+", "")))
+    assert len(quoted) > 40 and not quoted - told
 
 
 @pytest.mark.parametrize("name", STUDIES)

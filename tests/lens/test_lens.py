@@ -133,14 +133,6 @@ def test_what_there_is_nothing_to_take_from_is_absent(model: Tyler, answers: lis
 # -------------------------------------------------------------------------------------------------- measurements
 
 
-def test_a_block_in_its_own_place_changes_nothing(model: Tyler, answers: list[Trajectory]) -> None:
-    truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
-    same = Rescored.of(model, with_block(answers[0], 0, answers[0].latents[0].clone()), 0)
-    found = effect(truth, same, boxed)
-    assert (found.divergence, found.loss, found.flipped) == pytest.approx((0, 0, 0), abs=1e-5)
-    assert found.answer_loss == pytest.approx(0, abs=1e-5) and found.answer_flipped is False
-
-
 def test_an_effect_is_its_sums(model: Tyler, answers: list[Trajectory]) -> None:
     truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
     other = Rescored.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
@@ -231,15 +223,7 @@ def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[T
     assert found.moved == pytest.approx(margin(with_block(receiver, 0, donor.latents[0]), own) - start, abs=1e-3)
     assert found.noise == pytest.approx(margin(with_block(receiver, 0, receiver.latents[0] * 0), own) - start, abs=1e-3)
     assert found.whole > 1
-
-
-def test_a_block_carries_nothing_over_into_its_own_answer(model: Tyler, answers: list[Trajectory]) -> None:
-    truth = Rescored.of(model, answers[0], 0)
-    donor = next(one for one in answers[1:] if places_of(Gap(model, answers[0], 0), one))
-    lent = with_block(donor, 0, answers[0].latents[0])
-    found = carried(Gap(model, answers[0], 0), truth, truth, [lent])
-    assert found is not None and found.moved == pytest.approx(0, abs=1e-4) and found.noise == 0
-    assert carried(Gap(model, answers[0], 0), truth, truth, [answers[0]]) is None, "it is no other answer"
+    assert carried(Gap(model, receiver, 0), truth, silent, [receiver]) is None, "the answer itself is no other answer"
 
 
 # -------------------------------------------------------------------------------------------------- many problems
@@ -503,3 +487,9 @@ def test_the_page_quotes_the_records(root: Path, lens_page: dict[str, Any]) -> N
     kept = {name: one.operators["global"].kept for name, one in surveys.items()}
     for one in (kept["mini-tyler"], kept["mini-stage-1"]):
         assert f"{one.mean:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})" in text
+    decoded = [surveys[name].decoded for name in ("mini-tyler", "mini-stage-1")]
+    stage2, stage1 = ({key: 100 * share.mean for key, share in shares.items()} for shares in decoded)
+    told = f"keep {stage2['means']:g}% of Stage 2's answers and {stage1['means']:g}% of Stage 1's"
+    assert f"{told}; zeros keep {stage2['zeros']:g}%, no block {stage2['no block']:g}%" in text
+    less = [each["means"] - each["other problem"] for each in (stage2, stage1)]
+    assert f"{less[0]:g} and {less[1]:g} points less" in text

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tyler.config.files import ConfigError, load_config, parse_config
+import tiny
+from tyler.config.files import ConfigError, differences, dump, load_config, parse_config
 from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
@@ -17,7 +19,8 @@ from tyler.tasks.decontamination import (
     fingerprint,
     load_training,
 )
-from tyler.training.command import development_problems
+from tyler.training import command
+from tyler.training.command import development_problems, origin_of
 
 
 def problems(task: str, *prompts: str) -> list[Problem]:
@@ -138,6 +141,66 @@ def test_sets_are_mixed_and_none_of_them_is_held_out(files, tmp_path):
     config = config_of(*files, also=[{"task": "jsonl", "path": files[0]}])
     with pytest.raises(ValueError, match="the id 'train-1' is in another set of the mixture too; rename one"):
         load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+
+
+def mixture(
+    tmp_path: Path, weights: tuple[float, float], held_out: tuple[str, ...] = ("None",), seed: int = 0
+) -> Config:
+    """12 problems of one file and 4 of another."""
+    large, small = ([f"{name} {number}" for number in range(count)] for name, count in (("Large", 12), ("Small", 4)))
+    more = {"task": "jsonl", "path": traces(tmp_path / "small.jsonl", *small), "weight": weights[1]}
+    files = traces(tmp_path / "large.jsonl", *large), traces(tmp_path / "test.jsonl", *held_out)
+    return config_of(*files, on_overlap="drop", weight=weights[0], also=[more], seed=seed)
+
+
+def drawn(config: Config) -> Counter[str]:
+    """How often each training problem is among the examples."""
+    examples = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    return Counter(problem.id for problem in examples)
+
+
+@pytest.mark.parametrize(
+    ("weights", "held_out", "large", "small"),
+    [
+        ((1, 1), ("None",), [1] * 8, [2] * 4),
+        ((1, 3), ("None",), [1] * 4, [3] * 4),
+        ((0.5, 1.5), ("None",), [1] * 4, [3] * 4),
+        ((3, 1), ("None",), [1] * 12, [1] * 4),
+        ((5, 3), ("None",), [1] * 10, [1, 1, 2, 2]),
+        ((1, 1), ("Small 1", "Small 2"), [1] * 7, [3, 4]),
+    ],
+)
+def test_each_set_of_a_mixture_has_its_weights_share_of_the_examples_that_may_be_learned(
+    weights, held_out, large, small, tmp_path
+):
+    counts = drawn(mixture(tmp_path, weights, held_out))
+    assert sorted(count for id, count in counts.items() if id.startswith("train")) == large
+    assert sorted(count for id, count in counts.items() if id.startswith("small")) == small
+
+
+def test_a_weighted_draw_follows_from_the_seed_alone_and_a_run_is_held_to_it(tmp_path):
+    config = mixture(tmp_path, (1, 1))
+    assert drawn(config) == drawn(config) != drawn(mixture(tmp_path, (1, 1), seed=1))
+    other = mixture(tmp_path, (1, 3))
+    assert differences(dump(config), dump(other), dump(Config()))[0].startswith("data.also was")
+    backbone = tiny.build_backbone("llama")
+    examples = [command.load_problems(settings) for settings in (config, config, other)]
+    origins = [origin_of("", map(Problem.content, problems), backbone) for problems in examples]
+    assert origins[0] == origins[1] and origins[1]["the training examples"] != origins[2]["the training examples"]
+
+
+def test_a_weight_without_an_effect_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"gives .*small\.jsonl 0 of 16 examples, and it has 4 problems; change its w"):
+        drawn(mixture(tmp_path, (100, 1)))
+    with pytest.raises(ValueError, match=r"gives .*small\.jsonl 6 of 12 examples, and it has 0 problems"):
+        drawn(mixture(tmp_path, (1, 1), ("Small 0", "Small 1", "Small 2", "Small 3")))
+    for data in (
+        {"weight": 1},
+        {"also": [{"task": "chains", "weight": 1}]},
+        {"weight": 1, "also": [{"task": "chains"}]},
+    ):
+        with pytest.raises(ConfigError, match="give one to data and to each set in also, or none"):
+            parse_config(json.dumps({"data": data}))
 
 
 def test_problems_set_aside_are_of_the_first_set(tmp_path):

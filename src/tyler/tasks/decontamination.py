@@ -17,6 +17,7 @@ from typing import Literal
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
+from tyler.tasks.mixing import in_proportion
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Generated
 
@@ -46,6 +47,8 @@ class Selection:
     """Not the problems themselves but so many of them, at most a tenth, to develop with and not to train on."""
     also: tuple[Selection, ...] = ()
     """Sets that are mixed in."""
+    weight: float | None = None
+    """Its share of a mixture, against the weights of the others; None for as much as it has problems."""
 
     @property
     def name(self) -> str:
@@ -61,7 +64,7 @@ class Selection:
     def load(self) -> list[Problem]:
         """The problems, no id twice. Raises ValueError as `load_problems` does, and where two sets share an id."""
         if self.also:
-            return _mixed([replace(self, also=()), *self.also])
+            return [problem for part in self.parts() for problem in part]
         if self.set_aside is not None:
             return _tenth(replace(self, set_aside=None).load(), self.set_aside)
         for folder in self.beside if self.path is None else ():
@@ -71,17 +74,30 @@ class Selection:
             self.task, self.split, path=self.path, count=self.count, seed=self.seed, revision=self.revision
         )
 
+    @property
+    def sets(self) -> tuple[Selection, ...]:
+        """The sets of a mixture, or itself."""
+        return replace(self, also=()), *self.also
 
-def _mixed(sets: Sequence[Selection]) -> list[Problem]:
-    mixed: dict[str, Problem] = {}
-    for part in sets:
-        for problem in part.load():
-            if problem.id in mixed:
+    def parts(self) -> list[list[Problem]]:
+        """The problems of each of `sets`. Raises ValueError as `load` does."""
+        parts, seen = [chosen.load() for chosen in self.sets], set[str]()
+        for chosen, part in zip(self.sets, parts, strict=True):
+            if shared := seen.intersection(ids := {problem.id for problem in part}):
                 raise ValueError(
-                    f"{part.location}: the id {problem.id!r} is in another set of the mixture too; rename one"
+                    f"{chosen.location}: the id {min(shared)!r} is in another set of the mixture too; rename one"
                 )
-            mixed[problem.id] = problem
-    return list(mixed.values())
+            seen |= ids
+        return parts
+
+    def weighted(self, parts: Sequence[Sequence[Problem]]) -> list[Problem]:
+        """The problems of `parts`, of each set as often as the weights say. Raises ValueError as `in_proportion`."""
+        weights = [chosen.weight for chosen in self.sets if chosen.weight is not None]
+        if len(parts) == 1 or not weights:
+            return [problem for part in parts for problem in part]
+        return in_proportion(
+            dict(zip((chosen.location for chosen in self.sets), parts, strict=True)), weights, self.seed
+        )
 
 
 def splits_of(task: str) -> tuple[str, ...]:
@@ -136,8 +152,12 @@ class HeldOut:
 
 
 def load_training(training: Selection, held_out: Sequence[Selection], on_overlap: OnOverlap) -> list[Problem]:
-    """The training problems, none of which is held out. Raises ValueError where one is and `on_overlap` is "refuse"."""
-    problems = training.load()
+    """The training problems, none of which is held out, of each set as often as its weight says.
+
+    Raises ValueError where one is held out and `on_overlap` is "refuse".
+    """
+    parts = training.parts()
+    problems = [problem for part in parts for problem in part]
     sets = read_held_out(held_out)
     _announce(sets)
     own = without_any(problems, [held for held in sets if held.set_aside])
@@ -149,7 +169,8 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
         logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
         raise ValueError(f"all {len(problems)} training problems are held out for evaluation; train on other problems")
-    return kept
+    ids = {problem.id for problem in kept}
+    return training.weighted([[problem for problem in part if problem.id in ids] for part in parts])
 
 
 def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Problem]:
