@@ -281,6 +281,7 @@ def main() -> None:
     requests = 300 if arguments.quick else arguments.requests
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     model = Tyler.from_pretrained(arguments.model, dtype="float32", device="cpu")
+    model.shared_engine.keeps_prefixes = True  # as a server's engine does
     pool = questions(model, 24)
     report = Report("serving_load", arguments)
     limits = ("--slots", str(CLIENTS), "--max-queue", "256")

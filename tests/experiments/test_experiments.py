@@ -357,6 +357,17 @@ def test_impossible_numbers_are_marked_where_they_are_shown() -> None:
     assert averages.shown("main", "mini", "CoT", "eval") == ""
 
 
+def test_the_papers_averages_stand_beside_those_of_a_backbone_that_it_does_not_have(made: Path) -> None:
+    for name, table, row, numbers in (
+        ("main", "main-mini", "SFT", ("[54.27]", "[-2.29]")),
+        ("ablation", "ablation", "(e) Tyler", ("[65.78]", "[+9.22]")),
+        ("budget", "budget", "5", ("[65.78]", "[6.90]", "[28]")),
+    ):
+        text = (made / name / f"{table}.md").read_text()
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {row} |")]
+        assert all(number in line for number in numbers) and "on its own backbone and benchmarks" in text, line
+
+
 def test_averages_are_those_of_their_rows() -> None:
     """To the rounding: the paper's averages follow from its own cells, but for those that are listed."""
     wrong = []

@@ -71,8 +71,9 @@ def results(known: dict[str, dict[str, Any]]) -> Results:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
-    name: str, results: Results, tmp_path: Path
+    name: str, results: Results, root: Path, tmp_path: Path
 ) -> None:
+    """And the picture on the page, where it has one, shows what the records draw."""
     found, study = results(name), STUDIES[name]
     assert [one for one in found["entries"] if not one["seeds"]] == [] and found["missing"] == 0
     declared_pairs = {(one.first, one.second) for one in study.comparisons}
@@ -85,6 +86,19 @@ def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
         low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
         assert f"| {one['row']} | {', '.join(map(str, one['k']))} | " in text and f" | {low}–{high} | " in text
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".tex", ".json", ".svg"}
+    picture = root / "docs" / "results" / f"{study.records}.svg"
+    if picture.exists():
+        texts, points = drawn_in(picture)
+        expected_texts, expected_points = drawn_in(tmp_path / picture.name)
+        assert texts == expected_texts and len(points) > 100
+        assert points == pytest.approx(expected_points, abs=0.02), f"tyler reproduce {name} --render"
+
+
+def drawn_in(picture: Path) -> tuple[list[str], list[float]]:
+    """The words of a figure, and where its marks are."""
+    text = picture.read_text()
+    marks = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', text)
+    return re.findall(r">([^<>]+)</text>", text), [float(place) for mark in marks for place in mark]
 
 
 def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: dict[str, dict[str, Any]]) -> None:
@@ -109,6 +123,7 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
 
 AFTER = {
     "mini": {(pair.first, pair.second) for pair in mini.COMPARISONS},
+    "mini_development": {(pair.first, pair.second) for pair in mini_development.COMPARISONS},
     "baselines": {(pair.first, pair.second) for pair in baselines.COMPARISONS},
     "smollm2": {
         ("Stage 1, all boundaries", "MemGen"),
@@ -119,11 +134,26 @@ AFTER = {
 }
 """The comparisons that were declared after their answers, by study; of the others none was."""
 SAID = (
-    "those of `mini` and of the baselines after their answers",
+    "Those of `mini`, of its development problems and of the baselines were declared after their answers",
     "all declared before",
     "three comparisons were declared after their answers (Stage 1 with MemGen and with SoftCoT, Stage 2 with its",
     "This comparison was declared after its answers (`smollm2_skill`)",
 )
+
+
+DIFFERENCE = re.compile(r"(\d+\.\d)[^\d(]{0,30}?[(,] ?(-?\d+\.\d) to (-?\d+\.\d)")
+"""Its size and its interval, as in "−7.0 points (−9.3 to −4.8)"."""
+
+
+def test_every_difference_on_the_page_is_of_a_declared_comparison(root: Path, results: Results) -> None:
+    """Either way round, as it is counted from the records."""
+    found = [pair for name in STUDIES for pair in results(name)["comparisons"]]
+    found += [pair for name in ("main", "ablation", "budget") for pair in results(name)["differences"]]
+    ways = [(pair["points"], pair["low"], pair["high"]) for pair in found]
+    ways += [(points, -high, -low) for points, low, high in ways]
+    told = {(f"{abs(points):.1f}", f"{low + 0:.1f}", f"{high + 0:.1f}") for points, low, high in ways}
+    quoted = set(DIFFERENCE.findall(" ".join(page(root).split()).replace("−", "-").replace("+", "")))
+    assert len(quoted) > 40 and not quoted - told
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -506,3 +506,9 @@ def test_the_page_quotes_the_records(root: Path, lens_page: dict[str, Any]) -> N
     kept = {name: one.operators["global"].kept for name, one in surveys.items()}
     for one in (kept["mini-tyler"], kept["mini-stage-1"]):
         assert f"{one.mean:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})" in text
+    decoded = [surveys[name].decoded for name in ("mini-tyler", "mini-stage-1")]
+    stage2, stage1 = ({key: 100 * share.mean for key, share in shares.items()} for shares in decoded)
+    told = f"keep {stage2['means']:g}% of Stage 2's answers and {stage1['means']:g}% of Stage 1's"
+    assert f"{told}; zeros keep {stage2['zeros']:g}%, no block {stage2['no block']:g}%" in text
+    less = [each["means"] - each["other problem"] for each in (stage2, stage1)]
+    assert f"{less[0]:g} and {less[1]:g} points less" in text

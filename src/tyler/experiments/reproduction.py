@@ -101,7 +101,7 @@ class Reproduction:
     def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
         """An entry with the records there are of it, by the names of its cells or by what records say of themselves."""
         if entry.records:
-            return Measured(entry, by_label(entry, known, {entry.records, RECORDS}))
+            return Measured(entry, by_label(entry, known, {*entry.records, RECORDS}))
         names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
         return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
 
@@ -170,7 +170,10 @@ def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
         "bootstrap for a difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
     ]
     if any("[" in cell for table in tables for row in table.rows for cell in row):
-        lines += ["In brackets the paper's number where it has one; † marks one that no count of right answers gives."]
+        lines += [
+            "In brackets the paper's number where it has one, on its own backbone and benchmarks; † marks one that no "
+            "count of right answers gives."
+        ]
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
     return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
 

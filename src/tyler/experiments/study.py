@@ -40,7 +40,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Study:
-    """What one file declares. `records` is the folder of its records in docs/results.
+    """What one file declares. `records` is the folder of its records in docs/results, `beside` are those of other
+    studies, some of whose rows it is compared with.
 
     `cells` are in the order in which they are worth running; `kept` are rows that are read and not run, with the
     command that makes their like; `groups` are the rows as the figure shows them, `dotted` the one that is a line.
@@ -55,21 +56,22 @@ class Study:
     comparisons: Sequence[Comparison]
     kept: Mapping[str, str]
     dotted: str = "CoT"
+    beside: tuple[str, ...] = ()
     drawn: ClassVar[str] = "Bars are 95% intervals over problems, ticks are seeds."
 
     def entries(self, scale: Scale) -> list[Entry]:
         """One for each row and column that has a cell, and for each row that is kept; none at another scale."""
         if scale.name != self.scale:
             return []
-        titles = {questions: title for title, questions in self.columns.items()}
+        titles, folders = {questions: title for title, questions in self.columns.items()}, (self.records, *self.beside)
         cells: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             group = LATENTS if cell.measure == SPREAD else self.title
             column = titles.get(cell.questions, f"{cell.questions.task} {cell.questions.split}")
             cells.setdefault((group, cell.row, column), []).append(cell.unseeded)
-        entries = [Entry(*key, tuple(dict.fromkeys(some)), records=self.records) for key, some in cells.items()]
+        entries = [Entry(*key, tuple(dict.fromkeys(some)), records=folders) for key, some in cells.items()]
         for row, (column, questions) in product(self.kept, self.columns.items()):
-            entries.append(Entry(self.title, row, column, (), records=self.records, questions=questions))
+            entries.append(Entry(self.title, row, column, (), records=folders, questions=questions))
         order = [row for rows in self.groups.values() for row in rows]
         position = {row: index for index, row in enumerate(order)}
         return sorted(entries, key=lambda entry: (entry.group == LATENTS, position.get(entry.row, len(order))))
@@ -111,6 +113,11 @@ class Study:
 
         entries = [entry for entry in results["entries"] if "k" in entry]
         return {self.records: draw(entries, self.groups, self.dotted)} if entries else {}
+
+
+def declared(pairs: Mapping[str, Iterable[tuple[str, str]]]) -> tuple[Comparison, ...]:
+    """Comparisons by the times at which they were declared."""
+    return tuple(Comparison(first, second, when) for when, some in pairs.items() for first, second in some)
 
 
 def cells_of(

@@ -208,7 +208,7 @@ _LIBRARIES = ("sympy", "latex2sympy2_extended")
 
 
 def grader_version(mode: Mode = "official") -> dict[str, str]:
-    """Everything that decides a verdict besides the answer and the gold one; loads none of the libraries it names."""
+    """What of the grader decides a verdict: its revision, its mode and the libraries that read formulas, not loaded."""
     from importlib.metadata import version
 
     return {"revision": str(REVISION), "mode": mode, **{name: version(name) for name in _LIBRARIES}}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tyler.experiments.scales import MINI, Rows, methods
 from tyler.experiments.studies import mini
-from tyler.experiments.study import Comparison, Study, cells_of
+from tyler.experiments.study import Study, cells_of, declared
 
 NAMES = ("SoftCoT", "Soft-Thinking", "MemGen", "SwiReasoning")
 ROWS: Rows = {name: methods(MINI)[name] for name in NAMES}
 KEPT = {
+    "Stage 2": "tyler reproduce mini",
     "MemGen, weaver by GRPO": "tyler train memgen-weaver-grpo mini",
     "MemGen with trigger": "tyler train memgen-trigger mini",
     **{f"{name}, latents zeroed": "the last projection of the model is set to zero" for name in ("SoftCoT", "MemGen")},
@@ -27,7 +28,12 @@ CHOICES = {
     "SwiReasoning": {"default": 114, "window=8": 117, "window=32": 114},
 }
 """Solved of 300 problems, 150 of `dev` and of `dev-harder`, with seed 42; the first of the best was kept."""
-COMPARISONS = tuple(Comparison(name, f"{name}, latents zeroed", mini.PUBLISHED) for name in ("SoftCoT", "MemGen"))
+COMPARISONS = declared(
+    {
+        mini.PUBLISHED: [(name, f"{name}, latents zeroed") for name in ("SoftCoT", "MemGen")],
+        mini.CLAIMED: [("Stage 2", name + more) for name in ("SoftCoT", "MemGen") for more in ("", ", matched")],
+    }
+)
 
 STUDY = Study(
     title="Baselines on mini",
@@ -36,6 +42,7 @@ STUDY = Study(
     columns=mini.COLUMNS,
     cells=cells_of(MINI.preset, ROWS, mini.COLUMNS.values(), MINI.seeds),
     groups={
+        "Tyler, Stage 2": ("Stage 2",),
         "one pass over the problem": ("SoftCoT", "SoftCoT, latents zeroed", "MemGen", "MemGen, latents zeroed"),
         "MemGen, trained further": ("MemGen, weaver by GRPO", "MemGen with trigger"),
         "without training": ("Soft-Thinking", "SwiReasoning"),
@@ -43,6 +50,7 @@ STUDY = Study(
     },
     comparisons=COMPARISONS,
     kept=KEPT,
-    dotted="SoftCoT",
+    dotted="Stage 2",
+    beside=(mini.STUDY.records,),
 )
 EXPERIMENT = STUDY

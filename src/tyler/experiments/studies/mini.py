@@ -6,7 +6,7 @@ from itertools import combinations
 
 from tyler.experiments.cells import Decoding, Training
 from tyler.experiments.scales import HARD_CAP, MINI, Rows, methods
-from tyler.experiments.study import Comparison, Study, cells_of
+from tyler.experiments.study import Study, cells_of, declared
 
 COLUMNS = MINI.tasks
 OPERATORS = ("global", "state", "procedure")
@@ -78,27 +78,30 @@ GROUPS: dict[str, dict[str, tuple[Training, Decoding] | None]] = {
 """The rows as the figure shows them; what has no training is read and not run."""
 ROWS: Rows = {row: how for rows in GROUPS.values() for row, how in rows.items() if how is not None}
 
-PUBLISHED = "2026-11-26T13:38:27+00:00"
-"""When these comparisons were declared in a file: long after they had been published with their numbers."""
-COMPARISONS = tuple(
-    Comparison(first, second, PUBLISHED)
-    for first, second in (
+PUBLISHED, CLAIMED = "2026-11-26T13:38:27+00:00", "2026-11-27T19:55:00+00:00"
+"""When these comparisons were declared in a file: long after they, or what they say, had been published."""
+ALL, ALONE = "Stage 1, all boundaries", "Stage 1, global alone"
+DECLARED: dict[str, tuple[tuple[str, str], ...]] = {
+    PUBLISHED: (
         ("SFT", "CoT"),
-        ("Stage 1, all boundaries", "SFT"),
-        ("Stage 1, all boundaries", "Stage 1, never"),
-        ("Stage 1, all boundaries", "Stage 1, global alone"),
-        ("Stage 1, all boundaries", "Stage 1, all boundaries, latents zeroed"),
-        ("Stage 1, all boundaries", "Stage 1, all boundaries, mean latents"),
-        ("Stage 1, global alone", "Stage 1, global alone, mean latents"),
-        ("Stage 2", "SFT"),
-        ("Stage 2", "GRPO"),
-        ("Stage 2", "Stage 1, all boundaries"),
-        ("Stage 2", "Stage 2, operators masked"),
-        ("Stage 2", "Stage 2, latents zeroed"),
-        ("Stage 2", "Stage 2, mean latents"),
+        *((ALL, row) for row in ("SFT", "Stage 1, never", ALONE, f"{ALL}, latents zeroed", f"{ALL}, mean latents")),
+        (ALONE, f"{ALONE}, mean latents"),
+        *(("Stage 2", row) for row in ("SFT", "GRPO", ALL, "Stage 2, operators masked")),
+        *(("Stage 2", f"Stage 2, {latents}") for latents in ("latents zeroed", "mean latents")),
         *(("Stage 2", row) for row in CHANGED),
-    )
-)
+    ),
+    CLAIMED: (
+        ("Stage 2", ALONE),
+        *(("Stage 2", f"Stage 1, random {rate}%") for rate in (25, 50, 75)),
+        *(("Stage 2", f"Stage 2, {name} removed") for name in OPERATORS),
+        ("Stage 2", "Stage 2, global for all"),
+        ("Stage 2", "Stage 2 after one insertion"),
+        *((ALONE, f"Stage 1, {name} alone") for name in OPERATORS[1:]),
+        (ALL, "Stage 1 of one insertion, all boundaries"),
+        (ALONE, "Stage 1 of one insertion, global alone"),
+    ),
+}
+COMPARISONS = declared(DECLARED)
 
 
 STUDY = Study(

@@ -6,7 +6,7 @@ from tyler.experiments.cells import Decoding, Questions, Training
 from tyler.experiments.scales import MINI, Rows
 from tyler.experiments.studies import mini
 from tyler.experiments.studies.mini import STAGE1
-from tyler.experiments.study import Study, cells_of
+from tyler.experiments.study import Study, cells_of, declared
 
 COLUMNS = {"dev": Questions("mini", "dev", None, 160), "dev-harder": Questions("mini", "dev-harder", None, 192)}
 HARDER, MATHEMATICS = "data.split=train-harder", "data.split=train-mathematics"
@@ -56,6 +56,20 @@ CHANGES: Rows = {
 HELD_AGAINST = ("CoT", "SFT", "GRPO", "Stage 1, all boundaries", "Stage 1, global alone", "Stage 2")
 BEFORE: Rows = {row: mini.ROWS[row] for row in HELD_AGAINST}
 
+AFTER_SFT = ("harder", "mathematics", "wide", "on SFT")
+"""Changes of which SFT has a row of its own."""
+COMPARISONS = declared(
+    {
+        mini.CLAIMED: [
+            *((row, row.rpartition(": ")[2] if ": " in row else "Stage 2") for row in CHANGES),
+            *((f"{change}: Stage 2", f"{change}: SFT") for change in AFTER_SFT),
+            ("Stage 2 on harder problems", "harder: SFT"),
+            *((row, "SFT") for row in ("Stage 2, psi from 0.1, budget 2", "Stage 2, 150 steps", "dense: Stage 2")),
+            ("harder: Stage 2", "harder: GRPO"),
+        ]
+    }
+)
+
 STUDY = Study(
     title="The study on mini: what was tried",
     scale="mini",
@@ -63,7 +77,7 @@ STUDY = Study(
     columns=COLUMNS,
     cells=cells_of(MINI.preset, BEFORE | CHANGES, COLUMNS.values(), (42,)),
     groups={"before the changes": (*HELD_AGAINST, *mini.MEANS[:2]), "the changes": tuple(CHANGES)},
-    comparisons=(),
+    comparisons=COMPARISONS,
     kept=dict.fromkeys(mini.MEANS[:2], mini.AVERAGED),
 )
 EXPERIMENT = STUDY

@@ -11,7 +11,7 @@ from functools import partial
 
 from tyler.experiments.cells import SPREAD, Cell, Decoding, Questions, Training
 from tyler.experiments.scales import SMOLLM2, Rows
-from tyler.experiments.study import Comparison, Study, cells_of
+from tyler.experiments.study import Study, cells_of, declared
 
 PRESET = SMOLLM2.preset
 SEEDS = (42, 43, 44)
@@ -177,7 +177,7 @@ DECLARED: dict[str, tuple[tuple[str, str], ...]] = {
     LONGER: (("Stage 1, longer", "SFT, equal compute"), ("Stage 1, longer", ALL)),
     LAST: (("Stage 1, longer", "Stage 1, longer, means"),),
 }
-COMPARISONS = tuple(Comparison(first, other, when) for when, pairs in DECLARED.items() for first, other in pairs)
+COMPARISONS = declared(DECLARED)
 GROUPS = {
     "without operators": ("CoT", "SFT", "SFT, equal compute", "GRPO", "GSM8K: SFT", "GSM8K: GRPO"),
     "Stage 1: who is called, and how it is trained": (
