@@ -218,10 +218,6 @@ def test_every_preset_loads_and_survives_writing(name: str) -> None:
     assert parse_config(dump(config)) == config
 
 
-def test_there_is_a_preset_for_mini_and_for_every_backbone_of_the_paper() -> None:
-    assert {"mini", "paper", "qwen2.5-1.5b", "qwen3-4b", "smollm3-3b"} <= set(presets())
-
-
 def test_every_setting_that_a_page_names_exists(root: Path) -> None:
     sections = "|".join(Config.model_fields)
     named = re.compile(rf"`((?:{sections})(?:\.\w+)+)`")
@@ -236,12 +232,11 @@ def is_setting(key: str) -> bool:
 
 
 def test_all_is_complete_and_every_name_in_it_resolves() -> None:
-    assert sorted(tyler.__all__) == sorted({*tyler.HOMES, "__version__"})
     for name, home in tyler.HOMES.items():
         assert getattr(tyler, name) is getattr(importlib.import_module(f"tyler.{home}"), name)
     source = inspect.getsource(tyler)
-    for_types = re.findall(r"^    from tyler\.([\w.]+) import (.+)$", source, re.MULTILINE)
-    listed = {name.strip(): module for module, names in for_types for name in names.split(",")}
+    for_types = re.findall(r"^    from tyler\.([\w.]+) import (\w+) as \2$", source, re.MULTILINE)
+    listed = {name: module for module, name in for_types}
     assert listed == tyler.HOMES, "what type checkers see is what there is"
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         tyler.Nothing  # noqa: B018

@@ -1,6 +1,6 @@
 """Tyler: typed latent reasoning for language models.
 
-    from tyler import Tyler
+    from tyler import Tyler as Tyler
 
     model = Tyler.from_pretrained("mini")
     trajectory = model.solve("...")
@@ -15,16 +15,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tyler.boundaries.placement import Boundary, find_boundaries
-    from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
-    from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
-    from tyler.engine.sampling import Sampling
-    from tyler.engine.trajectory import Invocation, Trajectory
-    from tyler.model import Tyler
-    from tyler.modeling.backbone import Backbone
-    from tyler.modeling.manifest import CheckpointError
-    from tyler.modeling.operators import GLOBAL, PROCEDURE, STATE, Operator
-    from tyler.tasks.grading import grade
+    from tyler.boundaries.rules import Boundary as Boundary
+    from tyler.boundaries.scanner import find_boundaries as find_boundaries
+    from tyler.engine.request import FinishEvent as FinishEvent
+    from tyler.engine.request import InvocationEvent as InvocationEvent
+    from tyler.engine.request import Request as Request
+    from tyler.engine.request import TokenEvent as TokenEvent
+    from tyler.engine.routing import AtBoundaries as AtBoundaries
+    from tyler.engine.routing import Forced as Forced
+    from tyler.engine.routing import Learned as Learned
+    from tyler.engine.routing import Never as Never
+    from tyler.engine.sampling import Sampling as Sampling
+    from tyler.engine.trajectory import Invocation as Invocation
+    from tyler.engine.trajectory import Trajectory as Trajectory
+    from tyler.model import Tyler as Tyler
+    from tyler.modeling.backbone import Backbone as Backbone
+    from tyler.modeling.manifest import CheckpointError as CheckpointError
+    from tyler.modeling.operators import GLOBAL as GLOBAL
+    from tyler.modeling.operators import PROCEDURE as PROCEDURE
+    from tyler.modeling.operators import STATE as STATE
+    from tyler.modeling.operators import Operator as Operator
+    from tyler.tasks.grading import grade as grade
 
 __version__ = "0.1.0"
 
@@ -35,7 +46,7 @@ os.environ.setdefault("KMP_BLOCKTIME", "0")
 HOMES = {
     "AtBoundaries": "engine.routing",
     "Backbone": "modeling.backbone",
-    "Boundary": "boundaries.placement",
+    "Boundary": "boundaries.rules",
     "CheckpointError": "modeling.manifest",
     "FinishEvent": "engine.request",
     "Forced": "engine.routing",
@@ -52,34 +63,11 @@ HOMES = {
     "TokenEvent": "engine.request",
     "Trajectory": "engine.trajectory",
     "Tyler": "model",
-    "find_boundaries": "boundaries.placement",
+    "find_boundaries": "boundaries.scanner",
     "grade": "tasks.grading",
 }
 
-__all__ = [
-    "GLOBAL",
-    "PROCEDURE",
-    "STATE",
-    "AtBoundaries",
-    "Backbone",
-    "Boundary",
-    "CheckpointError",
-    "FinishEvent",
-    "Forced",
-    "Invocation",
-    "InvocationEvent",
-    "Learned",
-    "Never",
-    "Operator",
-    "Request",
-    "Sampling",
-    "TokenEvent",
-    "Trajectory",
-    "Tyler",
-    "__version__",
-    "find_boundaries",
-    "grade",
-]
+__all__ = ["__version__", *HOMES]
 
 
 def __getattr__(name: str) -> object:

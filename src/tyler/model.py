@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +23,7 @@ from tyler.modeling import checkpoint
 from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
+from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.hub import checkpoint_on_hub, with_revision
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
@@ -175,13 +175,9 @@ class Tyler(Independent):
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of every adapter and head once trained."""
-        digest = hashlib.sha256(self.backbone.fingerprint().encode())
-        if self.stage != "backbone":  # untrained operators start at random and are never called
-            tensors = checkpoint.trained_tensors(self.synthesizer, self.policy)
-            for name, tensor in sorted(tensors.items()):
-                digest.update(name.encode())
-                digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        untrained = self.stage == "backbone"  # its operators start at random and are never called
+        tensors = {} if untrained else checkpoint.trained_tensors(self.synthesizer, self.policy)
+        return fingerprint_with(self.backbone.fingerprint(), tensors)
 
     def with_heads(self, heads: Heads) -> Tyler:
         """The same model under an intervention: another mapping from operator to head."""

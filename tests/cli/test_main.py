@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 import tyler
 from tyler.cli import doctor, main
-from tyler.cli.options import PRESETS, last_part
+from tyler.cli.options import PRESETS
 from tyler.cli.train import METHOD
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions, last_part
 from tyler.model import Tyler
 from tyler.reasoners.table import TRAININGS
 from tyler.runs.signals import Interrupted
@@ -424,8 +425,8 @@ def test_doctor_reports_an_unreachable_hub_without_failing(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     assert main.main(["doctor"]) == 0
     assert f"{endpoint} cannot be reached" in capsys.readouterr().out, "what is in brackets is shown"
 

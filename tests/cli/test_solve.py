@@ -127,9 +127,11 @@ def test_a_pipe_gets_several_answers_as_they_were_written(capsys) -> None:
 
 
 def test_a_terminal_says_what_is_being_loaded_and_forgets_it(solved, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main.main(ASKED) == 0
-    assert capsys.readouterr().err.startswith("loading model ...\r\x1b[2K")
+    written = capsys.readouterr().err
+    assert "loading model ..." in written and "\x1b[2K" in written.rpartition("loading model ...")[2]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,8 @@ def test_a_terminal_says_what_is_being_loaded_and_forgets_it(solved, monkeypatch
         (["solve", "m", "--input", "a.jsonl", "--answers", "b.jsonl", "--json"], "JSON lines anyway"),
         (["solve", "m", "q", "--stream"], "--stream is for --json"),
         (["solve", "m", "q", "--json", "--show", "never"], "--show is for the text of one QUESTION"),
-        (["solve", "m", "q", "--slots", "0"], "--slots 0: at least 1 is needed"),
-        (["solve", "m", "q", "-n", "0"], "at least 1 answer"),
+        (["solve", "m", "q", "--slots", "0"], "--slots 0: each must be at least 1"),
+        (["solve", "m", "q", "-n", "0"], "--samples 0 and"),
         (["solve", "m", "q", "-n", "2"], "give a --temperature above 0"),
     ],
 )

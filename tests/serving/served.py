@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -13,6 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import httpx2
+import torch
 from openai import OpenAI
 
 from tyler.engine.trajectory import Trajectory
@@ -71,10 +73,39 @@ class Served:
             time.sleep(0.01)
 
 
+@contextmanager
+def connected(served: Served) -> Iterator[socket.socket]:
+    """A bare connection to the server."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
+        yield connection
+
+
+def said_to(served: Served, text: str) -> bytes:
+    """All that the server says to bytes that do not come from a client, until it closes the connection."""
+    with connected(served) as connection:
+        connection.sendall(text.encode())
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    return answer
+
+
 def solved(model: Tyler, question: Any, max_new_tokens: int, **given: Any) -> Trajectory:
     """The model's own answer under a limit as the server has it: of tokens and latents together."""
     request = model.request(question, max_new_tokens=max_new_tokens, **given)
     return model.shared_engine.run([replace(request, max_generated=max_new_tokens)])[0]
+
+
+@torch.no_grad()
+def likelihood(model: Tyler, context: list[int], rest: list[int]) -> tuple[float, bool]:
+    """log p of the tokens that follow a context, over the vocabulary alone and without latents, and whether each is the
+    likeliest: by one pass over all of them."""
+    ids = torch.tensor([[*context, *rest]])
+    decoded = model.policy.decoder(inputs_embeds=model.backbone.embed(ids), use_cache=False)
+    logprobs = model.policy.token_logits(decoded.last_hidden_state)[0, len(context) - 1 : -1].log_softmax(-1)
+    following = ids[0, len(context) :]
+    return float(logprobs.gather(1, following[:, None]).sum()), bool((logprobs.argmax(-1) == following).all())
 
 
 @contextmanager

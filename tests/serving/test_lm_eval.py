@@ -1,9 +1,8 @@
-"""lm-evaluation-harness asks a server as it asks any other, and finds what our own adapter finds."""
+"""lm-evaluation-harness asks a server as it asks any other, and finds what the model does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 from tests import tiny
-from tests.serving.served import NAME, Served, solved
+from tests.serving.served import NAME, Served, likelihood, solved
 
-from tyler.evaluation.harness import TylerLM
+from tyler.engine.request import Request
 from tyler.model import Tyler
 
 
@@ -29,23 +28,25 @@ def asked(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
     return [Instance(kind, {}, one, index) for index, one in enumerate(arguments)]
 
 
-def test_log_likelihoods_over_http_are_our_adapters(served: Served, model: Tyler, settings: dict[str, Any]) -> None:
+def test_log_likelihoods_over_http_are_those_of_one_pass(
+    served: Served, model: Tyler, settings: dict[str, Any]
+) -> None:
     pairs = [(tiny.LONG, " so we add"), (tiny.MEDIUM, " 12"), ("x", "y and so on"), (tiny.MEDIUM, tiny.ODD)]
     client = LocalCompletionsAPI(base_url=f"{served.url}/v1/completions", batch_size=2, max_length=250, **settings)
     found = client.loglikelihood(asked("loglikelihood", *pairs), disable_tqdm=True)
-    ours = TylerLM(model, router="never").loglikelihood(asked("loglikelihood", *pairs), disable_tqdm=True)
-    for (logprob, greedy), (expected, expected_greedy) in zip(found, ours, strict=True):
+    for (logprob, greedy), pair in zip(found, pairs, strict=True):
+        expected, expected_greedy = likelihood(model, *client._encode_pair(*pair))
         assert logprob == pytest.approx(expected, abs=1e-4) and greedy == expected_greedy
 
 
-def test_texts_over_http_are_our_adapters(served: Served, model: Tyler, settings: dict[str, Any]) -> None:
+def test_texts_over_http_are_what_the_model_answers(served: Served, model: Tyler, settings: dict[str, Any]) -> None:
     limits = {"until": ["Step 9"], "max_gen_toks": 12, "temperature": 0.0}
     contexts = asked("generate_until", *((text, limits) for text in (tiny.ODD, tiny.MEDIUM)))
     client = LocalCompletionsAPI(base_url=f"{served.url}/v1/completions", **settings)
     found = client.generate_until(contexts, disable_tqdm=True)
-    own = [TylerLM(model).request(*instance.args) for instance in contexts]
-    bounded = [replace(request, max_generated=12) for request in own]  # as the server has it
-    assert found == [answer.text for answer in model.shared_engine.run(bounded)]
+    router, stop = model.routed(None), limits["until"]
+    own = [Request(tiny.ids(text), router, max_generated=12, stop=stop) for text in (tiny.ODD, tiny.MEDIUM)]
+    assert found == [answer.text for answer in model.shared_engine.run(own)]
 
 
 def test_chats_over_http_are_what_the_model_answers(served: Served, model: Tyler, settings: dict[str, Any]) -> None:

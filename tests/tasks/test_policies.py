@@ -19,18 +19,22 @@ TASKS = ("gsm8k", "math500", "theoremqa")
 BEGIN, END = "<!-- cases: begin -->", "<!-- cases: end -->"
 SIGNS = {Outcome.CORRECT: "yes", Outcome.WRONG: "no", Outcome.UNPARSABLE: "unread"}
 
-AGREED = [
+# On which all agree: answers that are the gold one, and answers that are not.
+EQUAL = [
     ("18", "18"), ("+18", "18"), ("18.", "18"), ("018", "18"), ("18.0", "18"), ("1,234", "1234"), ("1{,}234", "1234"),
-    (r"1\,234", "1234"), ("1 234", "1234"), ("12,34", "1234"), (r"1 \quad 234", "1234"), ("1\n234", "1234"),
-    (r"\$18", "18"), ("18 dollars", "18"), (r"18\text{ dollars}", "18"), (r"5\text{ cm}", "5"), ("5 cm", "5"),
-    ("5cm", "5"), (r"18\text{ dozen}", "18"), (r"18\text{th}", "18"), ("18k", "18"), ("5x", "5"),
-    ("2 million", "2000000"), ("10%", "10"), (r"45^\circ", "45"), (r"\frac{5}{2}", "2.5"), (r"\frac52", "2.5"),
-    ("5/2", "2.5"), ("2 1/2", "2.5"), (r"2\frac{1}{2}", "2.5"), (r"1\frac{3}{2}", "2.5"), ("2\n1/2", "2.5"),
-    ("2.5e3", "2500"), (r"2.5 \times 10^3", "2500"), ("248.5+1.5", "250"), (r"10 \cdot 25", "250"),
-    ("248+2 = 250", "250"), ("248+3 = 250", "250"), ("x = 18", "18"), ("x = 17 = 18", "18"), (r"\approx 18", "18"),
-    (r"\text{The answer is }18", "18"), (r"\textbf{18}", "18"), ("**18**", "18"), ("17 or 18", "18"),
+    (r"1\,234", "1234"), ("1 234", "1234"), (r"\$18", "18"), ("18 dollars", "18"), (r"18\text{ dollars}", "18"),
+    (r"5\text{ cm}", "5"), ("5 cm", "5"), ("5cm", "5"), ("2 million", "2000000"), ("10%", "10"), (r"45^\circ", "45"),
+    (r"\frac{5}{2}", "2.5"), (r"\frac52", "2.5"), ("5/2", "2.5"), ("2 1/2", "2.5"), (r"2\frac{1}{2}", "2.5"),
+    ("2.5e3", "2500"), (r"2.5 \times 10^3", "2500"), ("248+2 = 250", "250"), ("x = 18", "18"), (r"\approx 18", "18"),
+    (r"\text{The answer is }18", "18"), (r"\textbf{18}", "18"), ("**18**", "18"),
+]  # fmt: skip
+UNEQUAL = [
+    ("12,34", "1234"), (r"1 \quad 234", "1234"), ("1\n234", "1234"), (r"18\text{ dozen}", "18"),
+    (r"18\text{th}", "18"), ("18k", "18"), ("5x", "5"), (r"1\frac{3}{2}", "2.5"), ("2\n1/2", "2.5"),
+    ("248.5+1.5", "250"), (r"10 \cdot 25", "250"), ("248+3 = 250", "250"), ("x = 17 = 18", "18"), ("17 or 18", "18"),
     (r"18\text{ wrong}", "18"), ("eighteen", "18"), ("-18", "18"), ("5 cm===5 cm", "5"), (r"\int_0^6 x\,dx", "18"),
 ]  # fmt: skip
+AGREED = EQUAL + UNEQUAL
 
 POLICIES = [
     ("7 boxes", "7", "word problems count things; elsewhere letters may be a product"),
@@ -55,7 +59,8 @@ def outcomes(answer: str, gold: str) -> list[Outcome]:
 
 @pytest.mark.parametrize(("answer", "gold"), AGREED)
 def test_the_graders_agree(answer: str, gold: str) -> None:
-    assert len({outcome is Outcome.CORRECT for outcome in outcomes(answer, gold)}) == 1, outcomes(answer, gold)
+    right = (answer, gold) in EQUAL
+    assert {outcome is Outcome.CORRECT for outcome in outcomes(answer, gold)} == {right}, outcomes(answer, gold)
 
 
 @pytest.mark.parametrize(("answer", "gold", "reason"), POLICIES)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import AnyModel, load_reasoner
-from tyler.evaluation.options import Decoding, OptionalFolder, Placement
+from tyler.cli.options import AnyModel
+from tyler.evaluation.options import Decoding, Loading, OptionalFolder
 
 if TYPE_CHECKING:
     from tyler.engine.request import Request
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tyler.reasoners.registry import Answerer
     from tyler.tasks import Problem
 
-DECODING, PLACEMENT = Decoding(max_new_tokens=256), Placement()
+DECODING, LOADED = Decoding(max_new_tokens=256), Loading()
 
 
 def bench(
@@ -28,7 +28,7 @@ def bench(
     count: int = 32,
     slots: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (1, 8, 32),
     decoding: Annotated[Decoding, arg(name="")] = DECODING,
-    placement: Annotated[Placement, arg(name="")] = PLACEMENT,
+    placement: Annotated[Loading, arg(name="")] = LOADED,
 ) -> None:
     """Measure how fast a model answers here: answers and tokens a second, by how many are decoded at once.
 
@@ -48,7 +48,7 @@ def bench(
     problems = load_problems(task, path=data, count=count)
     sampling = decoding.sampling
     with loading(model):
-        answerer = load_reasoner(model, decoding, placement).answerer()
+        answerer = placement.load(model, decoding).answerer()
     requests = [answerer.request(problem.prompt, sampling) for problem in problems]
     _answers(answerer, requests[:1], 1)
     _print_header(model, answerer, task, problems, placement.device)

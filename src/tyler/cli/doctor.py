@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import psutil
 import torch
+from huggingface_hub import constants
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,12 +19,11 @@ from rich.text import Text
 from tyler.cli.fetch import provenance
 from tyler.engine.native.cache import bytes_of_position, free_bytes
 from tyler.modeling.architectures import FETCHABLE
-from tyler.modeling.backbone import Backbone, dtype_name
+from tyler.modeling.backbone import Backbone, dtype_name, hub_is_out_of_reach
 from tyler.runs.environment import environment
 from tyler.tasks.prompts import Prompt, prompt_ids, thought_is_open, turn_end
 from tyler.tasks.sandbox.sandbox import probe
 
-HUB_TIMEOUT_SECONDS = 3.0
 EXAMPLE_POSITIONS = 2048
 """Of an answer whose memory is shown."""
 GIB = 2**30
@@ -104,7 +101,7 @@ def _show(title: str, findings: Sequence[Finding]) -> None:
 
 
 def inspect() -> list[Finding]:
-    """Everything the table says; waits `HUB_TIMEOUT_SECONDS` for the Hub, beyond what its name takes to resolve."""
+    """Everything the table says; waits some seconds for the Hub."""
     facts = environment()
     return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _sandbox(), _fetched(), _hub()]
 
@@ -168,13 +165,8 @@ def _fetched() -> Finding:
 
 def _hub() -> Finding:
     limits = "download of backbones and data; mini needs neither"
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if constants.HF_HUB_OFFLINE:
         return Finding("Hub", "offline, as HF_HUB_OFFLINE asks", limits, ok=False)
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        with urllib.request.urlopen(endpoint, timeout=HUB_TIMEOUT_SECONDS):
-            return Finding("Hub", f"{endpoint} answers", limits)
-    except urllib.error.HTTPError as error:
-        return Finding("Hub", f"{endpoint} answers with {error.code}", limits, ok=False)
-    except (OSError, ValueError) as error:
-        return Finding("Hub", f"{endpoint} cannot be reached ({error})", limits, ok=False)
+    if hub_is_out_of_reach():
+        return Finding("Hub", f"{constants.ENDPOINT} cannot be reached", limits, ok=False)
+    return Finding("Hub", f"{constants.ENDPOINT} answers", limits)

@@ -11,15 +11,7 @@ from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
 from tyler.cli.options import ANY_MODEL
-from tyler.evaluation.options import (
-    Answering,
-    EndpointOptions,
-    EvaluationRequest,
-    Matching,
-    OptionalFolder,
-    Questions,
-    flags_of,
-)
+from tyler.evaluation.options import EvaluationRequest, OptionalFolder, flags_of
 from tyler.tasks.task import GradeOptions
 
 logger = logging.getLogger(__name__)
@@ -29,11 +21,7 @@ DEFAULT = EvaluationRequest()
 
 def evaluate(
     model: Annotated[Positional[str], arg(metavar="MODEL", help=ANY_MODEL, help_behavior_hint="")] = "",
-    questions: Annotated[Questions, arg(name="")] = DEFAULT.questions,
-    answering: Annotated[Answering, arg(name="")] = DEFAULT.answering,
-    grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
-    matching: Annotated[Matching, arg(name="")] = DEFAULT.matching,
-    server: Annotated[EndpointOptions, arg(name="")] = DEFAULT.server,
+    request: Annotated[EvaluationRequest, arg(name="")] = DEFAULT,
     output: OptionalFolder = None,
     compare: Annotated[tuple[Path, ...], arg(metavar="DIR DIR [DIR ...]", help_behavior_hint="")] = (),
     quiet: bool = False,
@@ -51,28 +39,28 @@ def evaluate(
     if compare:
         if len(compare) < 2:
             raise ValueError(f"--compare needs two or more evaluations, got only {compare[0]}; name another directory")
-        groups = (questions, answering, matching, server)
+        groups = (request.questions, request.answering, request.matching, request.server)
         if given := [*filter(None, (model, output and "--output")), *chain.from_iterable(map(flags_of, groups))]:
             raise ValueError(f"--compare reads evaluations that are there and asks nothing; omit {given[0]}")
         from tyler.evaluation import comparison
 
-        comparison.run(*compare, mode=grading.mode)
+        comparison.run(*compare, mode=request.grading.mode)
         return
-    if not model and not server.endpoint:
+    endpoint = request.server.endpoint
+    if not model and not endpoint:
         raise ValueError(
             "tyler eval needs a MODEL (a folder or a Hub id), --endpoint with the address of a server, or --compare "
             "with evaluations"
         )
-    if model and server.endpoint:
-        raise ValueError(f"give either the model {model} or --endpoint {server.endpoint}, not both")
+    if model and endpoint:
+        raise ValueError(f"give either the model {model} or --endpoint {endpoint}, not both")
     with quietly(quiet):
-        options = EvaluationRequest(questions, answering, grading, matching, server)
-        options.check()
+        request.check()
         from tyler.evaluation import command
 
         if model:
             logger.info("loading %s ...", model)
-        command.run(model, options, output=output)
+        command.run(model, request, output=output)
 
 
 def grade(

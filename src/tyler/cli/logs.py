@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 logger = logging.getLogger("tyler")
 
@@ -61,14 +61,8 @@ def quietly(quiet: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-@contextmanager
-def loading(model: str) -> Iterator[None]:
+def loading(model: str) -> AbstractContextManager[object]:
     """On a terminal a line says what is being loaded, and is gone afterwards."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    print(f"loading {model} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"loading {model} ...")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from tyler.evaluation.options import Decoding, Loading, Placement
-
 if TYPE_CHECKING:
     from tyler.config.schema import Config
-    from tyler.reasoners.registry import Loaded
 
 PRESETS = "mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b"
 ANY_MODEL = (
@@ -38,27 +34,3 @@ def load_settings(config: str, overrides: Sequence[str], kind: type[Config] | No
     from tyler.config.files import load_config
 
     return load_config(config, overrides, kind)
-
-
-def load_reasoner(model: str, decoding: Decoding, placement: Placement) -> Loaded:
-    """A saved model or a backbone under its own method or the one that is named. Raises as `registry.load`."""
-    from tyler.reasoners import registry
-
-    return registry.load(
-        model,
-        *((placement.method, placement.method_set) if isinstance(placement, Loading) else ()),
-        name=last_part(model),
-        router=decoding.routed,
-        budget=decoding.budget,
-        max_new_tokens=decoding.max_new_tokens,
-        backbone=placement.backbone,
-        device=placement.device,
-        dtype=placement.dtype,
-        memory=placement.bytes,
-        engine=placement.engine_choice,
-    )
-
-
-def last_part(model: str) -> str:
-    """What a model is called where no name is given: the last part of its folder or Hub id, of "." too."""
-    return os.path.basename(os.path.abspath(model))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import yaml
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import AnyModel, last_part
-from tyler.evaluation.options import Loading, OptionalFile, OptionalNumber, RouterName, router_of
+from tyler.cli.options import AnyModel
+from tyler.evaluation.options import Limits, Loading, OptionalFile, OptionalNumber, RouterName, last_part
 
 if TYPE_CHECKING:
     from tyler.serving.settings import ServerSettings
@@ -48,7 +48,7 @@ class Listening:
 
 
 @dataclass(frozen=True)
-class Decoding(Loading):
+class Decoding(Loading, Limits):
     """How answers are decoded."""
 
     router: RouterName = None
@@ -99,32 +99,18 @@ def serve(
         name: What clients call the model; by default the last part of MODEL.
         alias: Another name that clients may call it by. May be repeated.
     """
-    router, engine = router_of(decoding.router), decoding.engine_choice
+    _ = decoding.routed, decoding.engine_choice  # what is wrong is said before anything is loaded
     if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
     if logging.otlp is not None and not can_trace():
         raise ValueError("--otlp needs more packages: pip install 'path/to/tyler[otel]'")
-    from tyler.reasoners import registry
     from tyler.serving import server
 
     settings = settings_of(name or last_part(model), alias, listening, decoding, logging)
     say_on_stderr(logging.log_level)
     # An address that is taken is reported before the model is loaded.
     with server.listen(settings) as socket:
-        loaded = registry.load(
-            model,
-            decoding.method,
-            decoding.method_set,
-            name=settings.name,
-            backbone=decoding.backbone,
-            device=decoding.device,
-            dtype=decoding.dtype,
-            router=router,
-            budget=decoding.budget,
-            max_new_tokens=decoding.max_new_tokens,
-            slots=decoding.slots,
-            engine=engine,
-        )
+        loaded = decoding.load(model, decoding, name=settings.name, slots=decoding.slots)
         server.run(loaded, settings, socket)
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import AnyModel, load_reasoner
-from tyler.evaluation import options
-from tyler.evaluation.options import OptionalFile
+from tyler.cli.options import AnyModel
+from tyler.evaluation.options import Answering, OptionalFile
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
@@ -24,18 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-PLACEMENT = options.Placement()
-
-
-@dataclass(frozen=True)
-class Decoding(options.Decoding):
-    """How the model answers."""
-
-    samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
-    """Answers to each question; their random streams follow from the seed."""
-    stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = ()
-    """Text before which an answer ends; may be repeated."""
+DEFAULT = Answering()
 
 
 @dataclass(frozen=True)
@@ -59,41 +47,40 @@ class Files:
     """Questions, in .jsonl, .json, .csv or .parquet: `problem` or `messages` as in a chat, and `id` if there is one."""
     answers: OptionalFile = None
     """The file for their answers, a line of JSON each; the same command resumes it."""
-    slots: int = 32
-    """Answers decoded at once; changes speed and memory, not the answers."""
 
 
 def solve(
     model: AnyModel,
     question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
-    decoding: Annotated[Decoding, arg(name="")] = Decoding(),
+    stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = (),
+    answering: Annotated[Answering, arg(name="")] = DEFAULT,
     printing: Annotated[Printing, arg(name="")] = Printing(),
     files: Annotated[Files, arg(name="")] = Files(),
-    placement: Annotated[options.Placement, arg(name="")] = PLACEMENT,
 ) -> None:
     """Answer one question, printing tokens and operators as they come, or a file of questions.
 
     Args:
         question: The question; "-" reads it from standard input.
+        stop: Text before which an answer ends; may be repeated.
     """
-    _check(question, decoding, printing, files)
-    sampling = decoding.sampling
+    _check(question, printing, files)
+    answering.check()
     with loading(model):
-        answerer = load_reasoner(model, decoding, placement).answerer(decoding.stop)
+        answerer = answering.load(model, answering).answerer(stop)
     if files.input is not None and files.answers is not None:
-        _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
+        _answer_file(answerer, files.input, files.answers, answering, stop)
         return
     text = sys.stdin.read() if question == "-" else question
-    events = _events(answerer, text, sampling, decoding.samples)
+    events = _events(answerer, text, answering.sampling, answering.samples)
     if printing.json:
         _print_answers_as_json(events, {"model": model, "problem": text}, printing.stream)
     else:
         from tyler.cli.answers import print_answers
 
-        print_answers(events, operators=printing.show == "always", alone=decoding.samples == 1)
+        print_answers(events, operators=printing.show == "always", alone=answering.samples == 1)
 
 
-def _check(question: str, decoding: Decoding, printing: Printing, files: Files) -> None:
+def _check(question: str, printing: Printing, files: Files) -> None:
     if (files.input is None) != (files.answers is None):
         raise ValueError("--input and --answers go together: a file of questions, and a file for their answers")
     if bool(question) == (files.input is not None):
@@ -102,16 +89,8 @@ def _check(question: str, decoding: Decoding, printing: Printing, files: Files) 
         raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
     if printing.show != "always" and (printing.json or files.input is not None):
         raise ValueError("--show is for the text of one QUESTION; omit it with --json and --input")
-    if files.slots < 1:
-        raise ValueError(f"--slots {files.slots}: at least 1 is needed")
     if printing.stream and not printing.json:
         raise ValueError("--stream is for --json; text is always printed as it is decoded")
-    if decoding.samples < 1:
-        raise ValueError(f"--samples {decoding.samples}: at least 1 answer is needed")
-    if decoding.samples > 1 and decoding.temperature == 0:
-        raise ValueError(
-            f"--samples {decoding.samples} greedy answers would all be the same; give a --temperature above 0"
-        )
 
 
 def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: int) -> Iterator[Event]:
@@ -123,24 +102,25 @@ def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: 
 
 
 def _answer_file(
-    answerer: Answerer, questions: Path, output: Path, decoding: Decoding, sampling: Sampling, slots: int
+    answerer: Answerer, questions: Path, output: Path, answering: Answering, stop: tuple[str, ...]
 ) -> None:
     from tyler.evaluation import question_files
 
     settings = {
-        "router": decoding.router,
-        "budget": decoding.budget,
-        "max_new_tokens": decoding.max_new_tokens,
-        "stop": list(decoding.stop),
+        "method": [answering.method, *answering.method_set],
+        "router": answering.router,
+        "budget": answering.budget,
+        "max_new_tokens": answering.max_new_tokens,
+        "stop": list(stop),
     }
     lines = question_files.run(
         answerer,
         questions,
         output,
-        sampling=sampling,
+        sampling=answering.sampling,
         settings=settings,
-        num_samples=decoding.samples,
-        slots=slots,
+        num_samples=answering.samples,
+        slots=answering.slots,
     )
     if failed := [line for line in lines if "error" in line]:
         its_id = "" if failed[0]["id"] is None else f" (id {failed[0]['id']!r})"

@@ -15,5 +15,4 @@ html_report.py      a page of records, and their numbers as JSON
 comparison.py       two evaluations, problem by problem
 budget_matching.py  a baseline made as long as Tyler
 statistics.py       intervals and tests
-harness.py          lm-evaluation-harness
 """

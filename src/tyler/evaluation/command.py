@@ -102,22 +102,8 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
 
     Raises ValueError as `registry.load` does, and for a plain backbone under the method "tyler": it has no operators.
     """
-    loaded = registry.load(
-        model,
-        answering.method,
-        answering.method_set,
-        name=Path(model).name,
-        backbone=answering.backbone,
-        device=device or answering.device,
-        dtype=answering.dtype,
-        router=answering.routed,
-        budget=answering.budget,
-        sampling=answering.sampling,
-        max_new_tokens=answering.max_new_tokens,
-        slots=answering.slots,
-        memory=answering.bytes,
-        engine=answering.engine_choice,
-    )
+    sampling, slots = answering.sampling, answering.slots
+    loaded = answering.load(model, answering, sampling=sampling, slots=slots, device=device)
     reasoner = loaded.reasoner
     plain = isinstance(reasoner, TylerReasoner) and reasoner.model.stage == "backbone"
     if plain and answering.method == registry.OWN and answering.routed is None:

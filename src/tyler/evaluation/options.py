@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tyler.config.sections import DecodingConfig, EvaluationConfig
     from tyler.engine.routing import Router
     from tyler.engine.sampling import Sampling
+    from tyler.reasoners.registry import Loaded
     from tyler.tasks import Problem
 
 OptionalFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
@@ -131,13 +133,26 @@ def config_of_run(model: Path) -> Config | None:
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How an answer is decoded."""
+class Limits:
+    """Who decides about operators, and how long an answer may be."""
 
     budget: OptionalNumber = None
     """At most this many invocations in an answer; 0 is the model without operators; by default no limit."""
     router: RouterName = None
     """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
+    max_new_tokens: int = 2048
+    """At most this many actions in an answer."""
+
+    @property
+    def routed(self) -> Router | None:
+        """The router that is named; None where none is. Raises ValueError for a name that there is not."""
+        return router_of(self.router)
+
+
+@dataclass(frozen=True)
+class Decoding(Limits):
+    """How an answer is decoded."""
+
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -146,8 +161,6 @@ class Decoding:
     """Sample among this many of the likeliest tokens; 0 is all."""
     seed: int = 0
     """Seed of sampling."""
-    max_new_tokens: int = 2048
-    """At most this many actions in an answer."""
 
     @property
     def sampling(self) -> Sampling:
@@ -155,11 +168,6 @@ class Decoding:
         from tyler.engine.sampling import Sampling
 
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
-
-    @property
-    def routed(self) -> Router | None:
-        """The router that is named; None where none is. Raises ValueError for a name that there is not."""
-        return router_of(self.router)
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Placement(EngineOptions):
+class Placement:
     """Where a model computes, in what, and what it may hold."""
 
     device: OptionalDevice = None
@@ -197,7 +205,7 @@ class Placement(EngineOptions):
 
 
 @dataclass(frozen=True)
-class Loading(Placement):
+class Loading(Placement, EngineOptions):
     """Under which method a model answers, and where."""
 
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
@@ -205,15 +213,61 @@ class Loading(Placement):
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Change one setting of the method: `--method-set min_p=0.01`."""
 
+    def load(
+        self,
+        model: str,
+        limits: Limits,
+        *,
+        name: str = "",
+        sampling: Sampling | None = None,
+        slots: int = 32,
+        device: str | None = None,
+    ) -> Loaded:
+        """The model as it is to answer, on another `device` where one is given. Raises ValueError as `registry.load`
+        does."""
+        from tyler.reasoners import registry
+
+        return registry.load(
+            model,
+            self.method,
+            self.method_set,
+            name=name or last_part(model),
+            router=limits.routed,
+            budget=limits.budget,
+            max_new_tokens=limits.max_new_tokens,
+            sampling=sampling,
+            slots=slots,
+            backbone=self.backbone,
+            device=device or self.device,
+            dtype=self.dtype,
+            memory=self.bytes,
+            engine=self.engine_choice,
+        )
+
 
 @dataclass(frozen=True)
 class Answering(Loading, Decoding):
     """How the model answers."""
 
     samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
-    """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are shown."""
+    """Answers to each problem, each with a random stream of its own; of 2 or more an evaluation shows pass@k and a
+    majority vote."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
+
+    def check(self) -> None:
+        """Raise ValueError for invalid options."""
+        _ = self.routed, self.bytes, self.sampling, self.engine_choice
+        if self.sampling.greedy and (self.top_k or self.top_p < 1):
+            raise ValueError(
+                "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
+            )
+        if min(self.samples, self.slots) < 1:
+            raise ValueError(f"--samples {self.samples} and --slots {self.slots}: each must be at least 1")
+        if self.samples > 1 and self.sampling.greedy:
+            raise ValueError(
+                f"--samples {self.samples} greedy answers would all be the same; give a --temperature above 0"
+            )
 
     @classmethod
     def of(cls, config: DecodingConfig) -> Answering:
@@ -288,32 +342,21 @@ ASKED_OF_A_SERVER = ("temperature", "top_p", "top_k", "seed", "max_new_tokens", 
 class EvaluationRequest:
     """Everything that an evaluation is asked for, besides the model."""
 
-    questions: Questions = Questions()
-    answering: Answering = Answering()
-    grading: GradeOptions = GradeOptions()  # noqa: RUF009 - it is frozen
-    matching: Matching = Matching()
-    server: EndpointOptions = EndpointOptions()
+    questions: Annotated[Questions, arg(name="")] = Questions()
+    answering: Annotated[Answering, arg(name="")] = Answering()
+    grading: Annotated[GradeOptions, arg(name="")] = GradeOptions()  # noqa: RUF009 - it is frozen
+    matching: Annotated[Matching, arg(name="")] = Matching()
+    server: Annotated[EndpointOptions, arg(name="")] = EndpointOptions()
 
     def check(self) -> None:
         """Raise ValueError for invalid options; to be called before anything is loaded."""
         self.questions.check()  # before torch is loaded, which takes seconds
-        answering = self.answering
         self.server.check()
         self.matching.check()
-        ignored = [*flags_of(answering, but=ASKED_OF_A_SERVER), *flags_of(self.matching)]
+        ignored = [*flags_of(self.answering, but=ASKED_OF_A_SERVER), *flags_of(self.matching)]
         if self.server.endpoint and ignored:
             raise ValueError(f"{ignored[0]} needs a MODEL that is loaded here; omit it with --endpoint")
-        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
-        if answering.sampling.greedy and (answering.sampling.top_k or answering.sampling.top_p < 1):
-            raise ValueError(
-                "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
-            )
-        if answering.samples < 1:
-            raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
-        if answering.samples > 1 and answering.sampling.greedy:
-            raise ValueError(
-                f"--samples {answering.samples} greedy answers would all be the same; give a --temperature above 0"
-            )
+        self.answering.check()
 
 
 def flags_of(options: Any, but: Sequence[str] = ()) -> list[str]:
@@ -340,3 +383,8 @@ def router_of(text: str | None) -> Router | None:
         return None if text is None else router_named(text)
     except ValueError as error:
         raise ValueError(f"--{error}") from error
+
+
+def last_part(model: str) -> str:
+    """What a model is called where no name is given: the last part of its folder or Hub id, of "." too."""
+    return os.path.basename(os.path.abspath(model))

@@ -83,7 +83,7 @@ Results = Mapping[str, Any]
 class Entry:
     """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
 
-    `families` are those of the problems that count, none for all. Where `records` names a folder of records, they are
+    `families` are those of the problems that count, none for all. Where `records` names folders of records, they are
     matched by what they say of themselves; `questions` are those of an entry that has no cell, and is read alone.
     """
 
@@ -92,7 +92,7 @@ class Entry:
     column: str
     cells: tuple[Cell, ...]
     families: tuple[str, ...] = ()
-    records: str = ""
+    records: tuple[str, ...] = ()
     questions: Questions | None = None
 
     @property

@@ -20,6 +20,7 @@ from tyler.experiments import declared, records
 from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources
 from tyler.experiments.experiment import WRITERS, Entry, Experiment, Measured, Record, Results, Table
 from tyler.experiments.scales import Scale
+from tyler.experiments.study import Study
 from tyler.runs.atomic_files import atomic_write
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Reproduction:
     libraries: tuple[Path, ...] = ()
 
     @property
-    def experiments(self) -> dict[str, Experiment]:
+    def experiments(self) -> dict[str, Experiment | Study]:
         """Those that are asked for, by name."""
         return {name: declared.find(name) for name in self.names}
 
@@ -101,7 +102,7 @@ class Reproduction:
     def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
         """An entry with the records there are of it, by the names of its cells or by what records say of themselves."""
         if entry.records:
-            return Measured(entry, by_label(entry, known, {entry.records, RECORDS}))
+            return Measured(entry, by_label(entry, known, {*entry.records, RECORDS}))
         names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
         return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
 
@@ -148,7 +149,7 @@ def render(folder: Path, name: str) -> list[Path]:
     return files + drawn(folder, experiment, results)
 
 
-def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
+def drawn(folder: Path, experiment: Experiment | Study, results: Results) -> list[Path]:
     """The figures of an experiment."""
     from tyler.experiments.figures import note, styled, written
 
@@ -170,7 +171,10 @@ def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
         "bootstrap for a difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
     ]
     if any("[" in cell for table in tables for row in table.rows for cell in row):
-        lines += ["In brackets the paper's number where it has one; † marks one that no count of right answers gives."]
+        lines += [
+            "In brackets the paper's number where it has one, on its own backbone and benchmarks; † marks one that no "
+            "count of right answers gives."
+        ]
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
     return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
 

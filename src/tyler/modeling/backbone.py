@@ -244,7 +244,7 @@ def hub_is_out_of_reach() -> bool:
             return False
     except urllib.error.HTTPError:
         return False
-    except OSError:
+    except (OSError, ValueError):  # the latter of an address that is not one
         return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +59,15 @@ def fingerprint_of(model: PreTrainedModel, dtype: torch.dtype | None = None) -> 
             exact.update(of_values)
             rounded.update(of_rounded)
     return Fingerprint(exact.hexdigest()[:16], rounded.hexdigest()[:16])
+
+
+def fingerprint_with(backbone: str, tensors: Mapping[str, Tensor]) -> str:
+    """A short hash of a model: what names its backbone, and every tensor that is trained beside it, in float32."""
+    digest = hashlib.sha256(backbone.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(_bytes(tensor.detach().to("cpu", torch.float32)))
+    return digest.hexdigest()[:16]
 
 
 def weights_of(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

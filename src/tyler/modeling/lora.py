@@ -217,7 +217,7 @@ def read_settings(path: Path) -> LoraSettings:
     """What an adapter_config.json says. Raises CheckpointError naming each setting that `save_lora` never writes."""
     content = read_object(path)
     given = {name: content.pop(key, None) for name, key in KEYS.items()}
-    settings: LoraSettings = read_as(LoraSettings, given, str(path))
+    settings: LoraSettings = read_as(LoraSettings, given, path)
     written = {
         key: json.dumps(value, sort_keys=True, default=sorted) for key, value in peft_config(settings).to_dict().items()
     }

@@ -12,14 +12,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from tyler.modeling.architectures import FETCHABLE, MINI
 from tyler.modeling.backbone import Backbone, dtype_name
@@ -142,9 +142,9 @@ def read_manifest(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     format = content.get("format")
     if type(format) is not int or format != FORMAT:
         raise CheckpointError(f"{path} has format {format!r}, and this version of tyler reads format {FORMAT}")
-    kinds = {**kinds, DIGESTS: dict[str, str]}
-    check_keys(path, content, {"format", "versions", *kinds})
-    return {key: read_as(kind, content[key], f"{path}: {key}") for key, kind in kinds.items()}
+    fields = {"format": int, "versions": dict[str, Any], DIGESTS: dict[str, str], **kinds}
+    read = read_as(model_of(tuple(fields.items())), content, path)
+    return {key: getattr(read, key) for key in (*kinds, DIGESTS)}
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -162,38 +162,28 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_keys(where: object, content: Mapping[str, Any], expected: Collection[str]) -> None:
-    """Raise CheckpointError unless these are exactly the keys."""
-    faults = [f"misses {key!r}" for key in sorted(set(expected) - set(content))]
-    faults += [f"has an unknown key {key!r}" for key in sorted(set(content) - set(expected))]
-    if faults:
-        raise CheckpointError(f"{where} {', '.join(faults)}; its keys are {', '.join(sorted(expected))}")
-
-
-def read_as(kind: Any, value: Any, where: str) -> Any:
-    """What JSON says, as a dataclass, a tuple of some, or any other type; `where` is the file and the key.
-
-    Raises CheckpointError naming each field that is missing, unknown or of another type, and what the class refuses.
-    """
-    if isinstance(value, list) and get_origin(kind) is tuple:
-        return tuple(read_as(get_args(kind)[0], item, f"{where}.{index}") for index, item in enumerate(value))
-    names = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
-    if names and isinstance(value, dict) and (unknown := sorted(set(value) - names)):
-        raise CheckpointError(f"{where} has unknown keys {unknown}; known are {', '.join(sorted(names))}")
-    try:
-        return adapter_of(kind).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        faults = [
-            (".".join(map(str, (where, *fault["loc"]))), fault["input"], fault["msg"].removeprefix("Value error, "))
-            for fault in error.errors(include_url=False)
-        ]
-        raise CheckpointError("; ".join(f"{key} = {came!r:.80}: {reason}" for key, came, reason in faults)) from error
-
-
 @functools.cache
-def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """What reads a type; made once, for that takes longer than reading."""
-    return TypeAdapter(kind)
+def model_of(kinds: tuple[tuple[str, Any], ...]) -> type[BaseModel]:
+    """What reads a JSON object of just these keys, and dataclasses in it of just their fields."""
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds}
+    return create_model("Manifest", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def read_as(kind: Any, content: Mapping[str, Any], path: Path) -> Any:
+    """The content of a file of JSON as a type.
+
+    Raises CheckpointError naming each key that is missing, unknown or of another type, and what the type refuses.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        faults = []
+        for fault in error.errors(include_url=False):
+            key, reason = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")
+            faults.append(
+                f"{key} is missing" if fault["type"] == "missing" else f"{key} = {fault['input']!r:.80}: {reason}"
+            )
+        raise CheckpointError(f"{path}: {'; '.join(faults)}") from error
 
 
 def check_files(path: Path, digests: Mapping[str, str], files: Sequence[str]) -> None:

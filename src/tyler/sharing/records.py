@@ -1,38 +1,35 @@
 """What a run and its evaluations wrote down, as far as others may read it.
 
-Nothing is taken over as it stands: settings are numbers, switches and words of a fixed set, data is named by task and
+Nothing is taken over as it stands: settings are numbers, switches and words of the schema, data is named by task and
 split, results are counts. So no path, no command line, no problem and no answer gets from here into a card.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 
 from tyler.config.files import load_run_config
 from tyler.config.schema import Config
 from tyler.evaluation.command import sampling_in_words
 from tyler.evaluation.folders import EvaluationRun
-from tyler.evaluation.reports import Report
+from tyler.evaluation.reports import Report, rows
 from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_records
 from tyler.modeling.checkpoint import TENSORS, Manifest
-from tyler.runs.checkpoints import BEST_NOTE, CHECKPOINTS, checkpoint_step
+from tyler.modeling.fingerprint import fingerprint_with
+from tyler.runs.checkpoints import CHECKPOINTS, Best, checkpoint_step, read_best
 from tyler.runs.run import CONFIG, ENVIRONMENT, ORIGIN
 from tyler.tasks import find_task
 
 SECTIONS = {"stage1": ("stage1",), "stage2": ("stage2", "grpo"), "sft": ("sft",), "grpo": ("stage2", "grpo")}
 """By stage: the sections of a config that its loop reads."""
-
-WORDS = frozenset({"adamw", "cosine", "constant", "computed", "centred", "group", "batch", "none", "auto"})
-"""The values of settings that are words; names of operators are told too, since tyler.json has them."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Training:
     step: int
     settings: Mapping[str, str]
     data: Sequence[str]
-    best: str | None
+    best: Best | None
     packages: Mapping[str, str]
     device: str | None
 
@@ -58,6 +55,14 @@ class Result:
     sampling: str
     """How answers were drawn, in words."""
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row in a table of the results; of the router what its class does not say already."""
+        _, numbers = rows([self.report], ("method", "correct", "accuracy", "95% CI", "visible", "latents", "calls"))
+        router = re.sub(r",? ?learned=(?:True|False)|\(learned=(?:True|False)\)", "", str(self.method.get("router")))
+        budget = self.method.get("budget")
+        return (*numbers, f"`{router}`", "none" if budget is None else str(budget))
+
 
 def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
     """What the run of a checkpoint says of itself; None for a checkpoint that stands alone."""
@@ -65,28 +70,25 @@ def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
     if checkpoint.resolve().parent.name != CHECKPOINTS or not (run / CONFIG).is_file():
         return None
     config = load_run_config(run / CONFIG)
-    names = frozenset(operator.name for operator in manifest.operators)
     started = read_json(run / ENVIRONMENT)
     environment = started[-1] if isinstance(started, list) and started else {}
     return Training(
         step=checkpoint_step(checkpoint.resolve()),
-        settings=dict(published(config, manifest.stage, names)),
+        settings=published(config, manifest.stage),
         data=list(data_of(config, read_json(run / ORIGIN))),
-        best=best_of(checkpoint),
+        best=read_best(checkpoint),
         packages={name: number for name, number in environment.get("packages", {}).items() if number},
         device=environment.get("device"),
     )
 
 
-def published(config: Config, stage: str, names: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """The settings of a stage by dotted name, those that are numbers, switches or known words."""
-    sections: dict[str, Any] = {section: getattr(config, section).model_dump() for section in SECTIONS.get(stage, ())}
-    sections["lora"] = config.lora.model_dump()
-    for key, value in flat(sections):
-        if isinstance(value, bool | int | float) or value in WORDS | names:
-            yield key, str(value)
-        elif isinstance(value, list | tuple) and key == "lora.target_modules":
-            yield key, ", ".join(map(str, value))
+def published(config: Config, stage: str) -> dict[str, str]:
+    """The settings of a stage by dotted name: numbers, switches and words, as the schema has no text there but that of
+    rewards, which are left out."""
+    sections = ("lora", *SECTIONS.get(stage, ()))
+    leaves = flat({section: getattr(config, section).model_dump(exclude={"rewards"}) for section in sections})
+    shown = {key: ", ".join(value) if isinstance(value, tuple) else value for key, value in leaves}
+    return {key: str(value) for key, value in shown.items() if value is not None}
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -119,12 +121,6 @@ def data_of(config: Config, origin: Any) -> Iterator[str]:
 def is_hash(value: object) -> bool:
     """Whether a value says nothing but a hash."""
     return isinstance(value, str) and 8 <= len(value) <= 64 and all(letter in "0123456789abcdef" for letter in value)
-
-
-def best_of(checkpoint: Path) -> str | None:
-    """The development metric of the best step as it was when this checkpoint was written."""
-    note = read_json(checkpoint / BEST_NOTE)
-    return None if not note else f"step {int(note['step'])}, {note['metric']} {float(note['value']):.4g}"
 
 
 def read_json(path: Path) -> Any:
@@ -172,8 +168,4 @@ def saved_fingerprint(folder: Path, manifest: Manifest) -> str:
     for adapter in manifest.adapters:
         for key, tensor in load_file(folder / adapter / "adapter_model.safetensors").items():
             tensors[f"{adapter}.{key.removesuffix('.weight')}.default.weight"] = tensor
-    digest = hashlib.sha256(manifest.backbone.fingerprint.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return fingerprint_with(manifest.backbone.fingerprint, tensors)

@@ -202,27 +202,22 @@ def thought_is_open(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int
     return leaves_thought_open(str(tokenizer.decode(list(prompt_ids[-_TAIL:]), skip_special_tokens=False)))
 
 
-def written_turns(
-    tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]], thinking: bool, *, answered: bool = False
-) -> str:
-    """The turns in the tokenizer's chat template, open for the assistant, or `answered`: open within its last turn.
+def written_turns(tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]], thinking: bool) -> str:
+    """The turns in the tokenizer's chat template, open for the assistant.
 
     A template that takes a date gets `DATE`: with today's, prompts would change overnight, and a run that resumes the
     next day would refuse its own examples. Raises ValueError for what the template refuses.
     """
-    mark = secrets.token_hex(16)  # in place of what is continued, whose spaces the template may trim
-    shown = [*turns[:-1], turns[-1] | {"content": mark}] if answered else turns
     try:
-        written = str(
+        return str(
             tokenizer.apply_chat_template(
-                shown,
+                turns,
                 tokenize=False,
-                add_generation_prompt=not answered,
+                add_generation_prompt=True,
                 enable_thinking=thinking,
                 date_string=DATE,
             )
         )
-        return written[: written.rindex(mark)] + turns[-1]["content"] if answered else written
     except TemplateError as error:
         raise ValueError(f"the chat template of this model refuses these messages: {error}") from error
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tyler.boundaries.placement import find_boundaries
+from tyler.boundaries.scanner import find_boundaries
 from tyler.tasks import Outcome, Problem, grade, load_problems
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.benchmarks.mawps import divide, problem, step, trace
@@ -172,6 +172,18 @@ def test_no_problem_and_no_template_or_one_like_it_is_in_two_splits(published):
     assert len(texts["test"]) == len(published["test"]) and len(texts["dev"]) == len(published["dev"])
     split_of = {text: split for split, texts in templates.items() for text in texts}
     assert all(split_of[first] == split_of[second] for first, second in alike_texts(sorted(split_of)))
+
+
+def test_the_page_counts_the_templates_and_what_of_svamp_is_like_them(published, data_dir: Path, root: Path):
+    count = {split: len({template(each.prompt) for each in problems}) for split, problems in published.items()}
+    page = " ".join((root / "docs" / "tasks.md").read_text().split())
+    assert f"({count['test']} templates in test, {count['dev']} in dev, {count['train']:,} in train)" in page
+    varied = [template(each.prompt) for each in load_problems("svamp", path=data_dir)]
+    learned = {template(each.prompt) for each in published["train"]}
+    like = learned & {*varied}
+    for first, second in alike_texts(sorted({*varied} | learned)):
+        like |= {text for text, other in ((first, second), (second, first)) if other in learned}
+    assert f"{sum(text in like for text in varied)} of its 1,000 problems are similar to a training problem" in page
 
 
 DVDS = {

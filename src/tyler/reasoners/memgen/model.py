@@ -7,7 +7,6 @@ heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its out
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +26,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import Build, SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.lora import LoraSettings, load_lora, lora_layers, read_adapter, save_lora
@@ -203,11 +203,7 @@ class MemGen(Independent):
                     for key, tensor in layer.named_parameters()
                     if "lora_" in key
                 }
-        digest = hashlib.sha256(repr((self.backbone.fingerprint(), self.settings)).encode())
-        for name, tensor in sorted(tensors.items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint_with(repr((self.backbone.fingerprint(), self.settings)), tensors)
 
     def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> MemGenEngine:
         """A new decoding engine over this model's present weights."""
