@@ -281,15 +281,3 @@ def canonical_body(given: Problem) -> str:
 def test_empty_bodies_are_wrong(problems: list[Problem], body: str) -> None:
     some = problems[::41]
     assert set(outcomes([body] * len(some), some)) == {Outcome.WRONG}
-
-
-@needs_sandbox
-def test_helpers_of_the_prompt_need_not_be_repeated(problems: list[Problem]) -> None:
-    with_helpers = [each for each in problems if each.prompt.count("\ndef ") + each.prompt.startswith("def ") > 1]
-    assert [each.id for each in with_helpers] == [f"HumanEval/{n}" for n in (10, 32, 38, 50)]
-    completions = []
-    for each in with_helpers:
-        name = json.loads(each.answer)["entry_point"]
-        code = str(each.solution)
-        completions.append("```python\n" + code[code.index(f"def {name}") :])
-    assert outcomes(completions, with_helpers) == [Outcome.CORRECT] * 4

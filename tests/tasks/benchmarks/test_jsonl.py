@@ -29,12 +29,6 @@ def test_a_line_becomes_a_problem(tmp_path):
     assert problem == Problem("train-1", "jsonl", "What is 2 + 3?", "5", solution="We add.\n\nIt is $\\boxed{5}$.")
 
 
-def test_a_solution_without_a_box_gets_a_final_paragraph_with_one(tmp_path):
-    (problem,) = read(write(tmp_path, {**ROW, "solution": "It is 5."}), "train")
-    assert problem.solution == "It is 5.\n\nThe answer is $\\boxed{5}$."
-    assert grade("jsonl", problem.solution, problem.answer).correct
-
-
 @pytest.mark.parametrize("row", [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": "5", "solution": None}])
 def test_a_row_without_a_solution_can_be_graded(tmp_path, row):
     (problem,) = read(write(tmp_path, row), "test")

@@ -247,11 +247,6 @@ def test_a_broken_row_of_svamp_is_named_with_its_file_and_field(changes, message
         read_svamp(**changes)
 
 
-def test_there_is_no_split_to_train_on():
-    with pytest.raises(ValueError, match="task 'svamp' has no split 'train'; allowed: test"):
-        load_problems("svamp", "train")
-
-
 def test_every_published_gold_is_correct_and_its_neighbour_is_not(data_dir):
     problems = load_problems("SVAMP", path=data_dir)
     assert len(problems) == 1000
@@ -324,13 +319,6 @@ def test_a_whole_quotient_stays_whole_and_money_keeps_its_cents():
 def test_the_same_seed_makes_the_same_problems_and_fewer_of_them_are_the_first():
     assert varied(JOSH, count=30) == varied(JOSH, count=50)[:30]
     assert varied(JOSH, count=30) != varied(JOSH, count=30, seed=1)
-
-
-def test_there_is_a_training_split_alone(tmp_path: Path):
-    with pytest.raises(ValueError, match="has no split 'test'; allowed: train"):
-        load_problems("mawpsvaried", "test", path=tmp_path)
-    with pytest.raises(ValueError, match=r"mawps_asdiv_train\.csv"):
-        load_problems("mawpsvaried", path=tmp_path)
 
 
 def test_rows_that_cannot_make_so_many_problems_are_refused():
