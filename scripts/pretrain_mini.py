@@ -20,18 +20,22 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
+from tyler.modeling.random_init import read_tokenizer
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import checkpoint_step, reading
 from tyler.runs.progress import bar
 from tyler.runs.run import CONFIG, Run
 from tyler.tasks.mini.puzzle import STYLES
 from tyler.tasks.mini.science import LETTERS
-from tyler.tasks.mini.tokenizer import CUES, build
 from tyler.tasks.mini.world import corpus
 
 MINI, RUN = Path("src/tyler/assets/mini"), Path("runs/pretrain-mini")
+ASSETS = Path(__file__).parents[1] / MINI
+"""The tokenizer is the shipped one: a change of the world never moves the ids of shipped weights."""
+CUES = ("careful", "wrong", "plain", "numbered", "brief", "reversed")
+"""One word per style, in the order of `STYLES`; blocks of embeddings use them to name a style."""
 IGNORED = -100
 MIXED = 3
 """A block vector is the sum of at most this many token embeddings."""
@@ -80,7 +84,7 @@ def mixture(tokens: tuple[int, ...], scale: float = 1.0) -> tuple[tuple[int, ...
 class Blocks:
     """Foreign embeddings in the middle of a text: previews of what comes, and junk."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.vocab_size = len(tokenizer)
         self.first = 4  # after the special tokens
         ids = tokenizer.get_vocab()
@@ -165,7 +169,7 @@ class Blocks:
         return row
 
 
-def tokenize(tokenizer: PreTrainedTokenizerFast, count: int) -> list[Text]:
+def tokenize(tokenizer: PreTrainedTokenizerBase, count: int) -> list[Text]:
     """The corpus as token ids, in the order of its curriculum."""
     examples = list(corpus(SEED, count))
     turns = [[{"role": "user", "content": e.prompt}] for e in examples]
@@ -179,7 +183,7 @@ def tokenize(tokenizer: PreTrainedTokenizerFast, count: int) -> list[Text]:
     ]
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+def new_model(tokenizer: PreTrainedTokenizerBase) -> Qwen3ForCausalLM:
     """A Qwen3 decoder with 1/sqrt(fan_in) weights and tied embeddings."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -263,7 +267,7 @@ class Pretraining:
 
     def __init__(self, steps: int, batch: int) -> None:
         torch.manual_seed(SEED)
-        self.steps, self.batch, self.tokenizer = steps, batch, build()
+        self.steps, self.batch, self.tokenizer = steps, batch, read_tokenizer(ASSETS)
         self.model, self.blocks = new_model(self.tokenizer), Blocks(self.tokenizer)
         self.optimizers, self.rng = optimizers_of(self.model), random.Random(SEED)
         torch.manual_seed(SEED)

@@ -43,6 +43,7 @@ CASES = {
         tiny.MEDIUM, router=AtBoundaries(), sampling=Sampling(1.0, seed=33), max_new_tokens=40
     ),
     "half of the boundaries": ask(tiny.SHORT, router=AtBoundaries(rate=0.5), sampling=Sampling(1.0, seed=8)),
+    "boundaries, budget 0": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.7, seed=3), budget=0),
     "boundaries, budget 2": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.9, seed=9), budget=2),
     "boundaries, one operator": ask(
         tiny.LONG, router=AtBoundaries(only=("procedure",)), sampling=Sampling(1.0, seed=10)

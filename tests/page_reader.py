@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 class Balanced(HTMLParser):
     """Fails on tags that do not nest, and gathers the text and the tags."""
 
-    VOID = ("meta", "br", "input")
+    VOID = ("meta", "br", "input", "img")
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tyler.boundaries.placement import RULES, BoundaryScanner
+from tyler.boundaries.scanner import RULES, BoundaryScanner
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.model import Tyler

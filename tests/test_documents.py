@@ -218,10 +218,6 @@ def test_every_preset_loads_and_survives_writing(name: str) -> None:
     assert parse_config(dump(config)) == config
 
 
-def test_there_is_a_preset_for_mini_and_for_every_backbone_of_the_paper() -> None:
-    assert {"mini", "paper", "qwen2.5-1.5b", "qwen3-4b", "smollm3-3b"} <= set(presets())
-
-
 def test_every_setting_that_a_page_names_exists(root: Path) -> None:
     sections = "|".join(Config.model_fields)
     named = re.compile(rf"`((?:{sections})(?:\.\w+)+)`")

@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import tiny
-from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, Never, Sampling, TokenEvent, Tyler
+from tyler import AtBoundaries, FinishEvent, Forced, Learned, Never, Sampling, TokenEvent, Tyler
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
 from tyler.modeling.architectures import SHIPPED, fetched_folder
 from tyler.modeling.checkpoint import Manifest
-from tyler.modeling.interventions import remove, share, zero
 from tyler.tasks import grade, load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
@@ -66,15 +65,6 @@ def test_answers_come_in_the_order_of_the_problems_whatever_the_slots(model: Tyl
         assert [essence(answer) for answer in again] == [essence(answer) for answer in together]
     prompts = [list(model.request(problem).prompt_ids) for problem in problems]
     assert [trajectory.prompt_ids for trajectory in together] == prompts
-
-
-@pytest.mark.parametrize("problem", ["", "   ", "\n"])
-def test_an_empty_problem_is_refused(problem: str, model: Tyler) -> None:
-    for ask in (model.solve, model.stream):
-        with pytest.raises(ValueError, match="the problem is empty"):
-            ask(problem)
-    with pytest.raises(ValueError, match="the problem is empty"):
-        model.solve([tiny.SHORT, problem])
 
 
 def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: Tyler) -> None:
@@ -181,38 +171,6 @@ def test_the_last_stage_decides_who_routes_by_default(model: Tyler) -> None:
     assert model.at_stage("stage2").request(tiny.SHORT, router=Never()).router == Never()
 
 
-def test_a_stream_is_the_answer_as_it_happens(model: Tyler) -> None:
-    for router in (Learned(), AtBoundaries()):
-        sampling = Sampling(1.0, seed=5)
-        events = list(model.stream(tiny.ODD, max_new_tokens=ACTIONS, router=router, sampling=sampling))
-        answer = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router, sampling=sampling)
-        finish = events[-1]
-        assert isinstance(finish, FinishEvent) and essence(finish.trajectory) == essence(answer)
-        tokens = [event for event in events if isinstance(event, TokenEvent)]
-        calls = [event.invocation for event in events if isinstance(event, InvocationEvent)]
-        assert "".join(event.text for event in tokens) == answer.text
-        assert tuple(calls) == answer.invocations and calls
-        assert len(tokens) + len(calls) + 1 == len(events)
-
-
-def test_a_stream_begins_before_the_answer_is_done(model: Tyler) -> None:
-    stream = model.stream(tiny.MEDIUM, max_new_tokens=150, router=Never())
-    assert isinstance(next(stream), TokenEvent)
-    stream.close()
-
-
-def test_an_intervention_is_another_mapping_and_changes_nothing_else(model: Tyler) -> None:
-    router = Forced({0: ("global",), 2: ("state",)})
-    before = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    silent = model.with_heads(zero(model.heads, "state")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    assert not silent.latents[1].any() and silent.latents[0].any()
-    without = model.with_heads(remove(model.heads, "state")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    assert [call.operator for call in without.invocations] == ["global"]
-    shared = model.with_heads(share(model.heads, "procedure")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
-    assert [call.num_latents for call in shared.invocations] == [model.heads["procedure"].num_latents] * 2
-    assert essence(model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)) == essence(before)
-
-
 def test_a_started_model_adds_nothing_to_the_backbone_and_its_latents_have_the_scale_of_embeddings() -> None:
     backbone = tiny.tyler("qwen3").backbone
     model = Tyler.start(backbone, tiny.OPERATORS, prompt=Prompt(""))
@@ -237,22 +195,10 @@ def test_a_backbone_never_requires_gradients_and_never_drops_anything() -> None:
     assert all(parameter.requires_grad for parameter in model.synthesizer.heads.parameters())
 
 
-def test_a_location_that_holds_no_model_is_refused_with_what_is_possible(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="Give 'mini', a Hub id or a folder"):
-        Tyler.from_pretrained(str(tmp_path))
-
-
 @pytest.mark.parametrize("location", [None, 3, b"mini"])
 def test_a_location_that_is_no_path_is_refused(location: Any) -> None:
     with pytest.raises(ValueError, match=f"a model is {location!r}, a {type(location).__name__}; give its folder"):
         Tyler.from_pretrained(location)
-
-
-def test_mini_answers_out_of_the_box() -> None:
-    model = Tyler.from_pretrained("mini", device="cpu")
-    trajectory = model.solve("Tom has 12 apples and buys 7 more. How many apples does Tom have?", max_new_tokens=12)
-    assert model.stage == "backbone" and trajectory.num_invocations == 0
-    assert trajectory.text.strip()
 
 
 # ------------------------------------------------------------------------------------------- what ships
@@ -361,7 +307,10 @@ def test_an_answer_cut_off_says_by_which_limit(model: Tyler) -> None:
 
 
 @pytest.mark.parametrize("num_samples", [None, 3])
-@pytest.mark.parametrize(("problem", "message"), [("x " * 600, "the prompt has"), (" ", "the problem is empty")])
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [("x " * 600, "the prompt has"), *((text, "the problem is empty") for text in ("", " ", "\n"))],
+)
 def test_a_problem_of_a_list_that_cannot_be_asked_is_named_by_its_place(problem, message, num_samples):
     model = tiny.tyler("qwen3")
     with pytest.raises(ValueError, match=rf"^problems\[2\]: {message}"):

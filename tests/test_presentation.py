@@ -9,7 +9,6 @@ from tyler.presentation import (
     MORE_COLOURS,
     SERIES,
     VERDICTS,
-    as_html,
     as_text,
     colour_of,
     counted,
@@ -46,10 +45,6 @@ def test_operators_are_shown_in_their_places() -> None:
     assert list(pieces("So 4", CALLS)) == ["", CALLS[0], "So ", CALLS[1], "4"]
     assert as_text("So 4", CALLS).plain == "⟨global ×8⟩So ⟨check ×2⟩4"
     assert as_text("[b]4[/b]", ()).plain == "[b]4[/b]"
-
-
-def test_what_a_model_wrote_is_escaped_on_a_page() -> None:
-    assert as_html("<b>&", CALLS[:1]) == '<span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;&amp;'
 
 
 def test_one_is_singular() -> None:

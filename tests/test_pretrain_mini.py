@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.tasks.mini.tokenizer import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,7 +44,7 @@ def test_a_killed_pretraining_resumes_and_ends_in_the_same_weights(
 
 
 def test_a_block_stands_before_what_it_foretells_and_has_no_label(script: dict[str, Any]) -> None:
-    tokenizer = build()
+    tokenizer = script["read_tokenizer"](script["ASSETS"])
     (text,) = script["tokenize"](tokenizer, 1)
     rng = script["random"].Random(1)
     rows = [script["Blocks"](tokenizer).row(text, rng, with_blocks=True) for _ in range(20)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +187,13 @@ def build_backbone(family: str, seed: int = 0, device: str = "cpu", width: int =
     model = CLASSES[family](config(family, width))
     randomize(model, torch.Generator().manual_seed(seed))
     return Backbone(id=f"tiny-{family}", model=model.to(device), tokenizer=tokenizer())
+
+
+def save(backbone: Backbone, folder: Path) -> Path:
+    """Write a backbone and its tokenizer as a model's folder."""
+    backbone.model.save_pretrained(folder)
+    backbone.tokenizer.save_pretrained(folder)
+    return folder
 
 
 @torch.no_grad()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from tyler.cli.main import main
 from tyler.experiments.cells import Questions
-from tyler.experiments.scales import SCALES, Scale, mini_domains
+from tyler.experiments.scales import SCALES, Scale
 
 TINY = Scale(
     name="tiny",
@@ -23,7 +24,10 @@ TINY = Scale(
     ),
     timed=2,
     explained=("eval",),
-    domains=mini_domains(Questions("mini", "eval", 10, 24), 8),
+    domains=tuple(
+        replace(domain, learned=(*domain.learned[:1], "data.count=8"), questions=Questions("mini", "eval", 10, 24))
+        for domain in SCALES["mini"].domains
+    ),
     seen=3,
 )
 

@@ -25,7 +25,7 @@ from gpu.steps import Figure, Finding, Setup, Step, Unfinished, progress, stoppe
 from tyler.cli.fetch import WHEELS, fetch
 from tyler.config.schema import Config
 from tyler.experiments.cells import Training, sources_in
-from tyler.experiments.studies.smollm2_growth import PRESET, SEEDS, STEPS, grown
+from tyler.experiments.study import read_study
 from tyler.model import Tyler
 from tyler.modeling.architectures import fetched_folder
 from tyler.modeling.backbone import Backbone
@@ -38,6 +38,9 @@ from tyler.training.stage1 import Stage1Trainer, new_operators
 from tyler.training.traces import Trace, load_development, load_traces
 
 NAME = "smollm2"
+PRESET, SEED = "smollm2-135m", 42
+STEPS = (250, 1_000, 2_500)
+"""Steps of the study's curve."""
 FURTHER = 10_000
 """Steps that only a GPU has time for."""
 AUTOCAST = ("backbone.dtype=float32", "sft.autocast=true", "stage1.autocast=true")
@@ -66,17 +69,18 @@ def steps(setup: Setup) -> list[Step]:
 
 def trainings(steps: int) -> dict[str, Training]:
     """What the study trains with so many steps, by row; cells that only decode in another way are left out."""
-    return {row: training for row, (training, decoding) in grown(steps).items() if not decoding.intervention}
+    rows = read_study("smollm2_growth").rows.items()
+    return {row: training for row, (training, how) in rows if row.endswith(f" {steps} steps") and not how.intervention}
 
 
 def config_of(training: Training, setup: Setup) -> Config:
     """The study's settings on this device; on little in a rehearsal."""
     more = [*AUTOCAST, f"devices.device={setup.device}"]
     if not has_model(setup):
-        return training.config(PRESET, SEEDS[0], [*more, *ON_MINI])
+        return training.config(PRESET, SEED, [*more, *ON_MINI])
     sources = sources_in(setup.carried / "data")
-    more += [*sources.placed(training.config(PRESET, SEEDS[0])), *(LITTLE if setup.rehearse else ())]
-    return training.config(PRESET, SEEDS[0], more)
+    more += [*sources.placed(training.config(PRESET, SEED)), *(LITTLE if setup.rehearse else ())]
+    return training.config(PRESET, SEED, more)
 
 
 # ---------------------------------------------------------------------------------------------- the model, its problems
@@ -134,7 +138,7 @@ def traces(setup: Setup) -> Traces:
 def trainer_of(training: Training, config: Config, setup: Setup, backbone: Backbone) -> SftTrainer | Stage1Trainer:
     """The study's training, ready to begin."""
     known, development = traces(setup)
-    torch.manual_seed(SEEDS[0])
+    torch.manual_seed(SEED)
     if training.method == "stage1":
         return Stage1Trainer(new_operators(config, backbone), known, config.stage1, development)
     lora = LoraSettings(**config.lora.model_dump())

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 
 from tyler.evaluation.reports import markdown_row
 from tyler.lens.block import TOGETHER
-from tyler.lens.survey import Survey
-from tyler.lens.tables import decoded_rows, decoded_tested_rows, tested_rows
+from tyler.lens.survey import DECODED, Survey
+from tyler.lens.tables import estimated, tested_rows
 
 TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-1": "SmolLM2, Stage 1"}
 """The model of each record, as the page names it."""
@@ -19,11 +19,11 @@ TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-
 
 def section(file: Path) -> list[str]:
     """The part of the page of tables that is about the lens."""
-    *tests, replaced, kept = tables(file)
+    *tests, lost = tables(file)
     parts = ["## The operator lens"]
     for name, table in zip(surveys(file), tests, strict=True):
         parts += [f"### {TITLES[name]}: nats of log p of the tokens after a block", table]
-    return [*parts, "### Share of answers that keep what is in their box", replaced, kept]
+    return [*parts, "### Share of answers that lose what is in their box", lost]
 
 
 def surveys(file: Path) -> dict[str, Survey]:
@@ -35,19 +35,20 @@ def surveys(file: Path) -> dict[str, Survey]:
 def tables(file: Path) -> list[str]:
     """Every table of the page: one for each record, then what is decoded again side by side."""
     records = surveys(file)
-    named = {TITLES[name]: record for name, record in records.items()}
-    return [
-        *(tested(record) for record in records.values()),
-        beside("all latents replaced by", {name: decoded_rows(record) for name, record in named.items()}),
-        beside("asked of these shares", {name: decoded_tested_rows(record) for name, record in named.items()}),
-    ]
+    replaced = {TITLES[name]: record.operators[DECODED].measured.items() for name, record in records.items()}
+    lost = {
+        title: [("", ""), *((name.removeprefix("loss with "), estimated(share)) for name, share in shares)]
+        for title, shares in replaced.items()
+    }
+    return [*(tested(record) for record in records.values()), beside("all latents replaced by", lost)]
 
 
 def tested(record: Survey) -> str:
     """What is tested of each operator, with its number of blocks."""
     (question, *_), *rows = tested_rows(record)
     counts = {name: f"{name}, {operator.num_blocks} blocks" for name, operator in record.operators.items()}
-    return markdown([(question, *(counts | {TOGETHER: "all at once"}).values()), *rows])
+    counts |= {TOGETHER: "all at once", DECODED: f"{record.operators[DECODED].num_blocks} answers decoded again"}
+    return markdown([(question, *counts.values()), *rows])
 
 
 def beside(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:

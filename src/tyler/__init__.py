@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tyler.boundaries.placement import Boundary as Boundary
-    from tyler.boundaries.placement import find_boundaries as find_boundaries
+    from tyler.boundaries.rules import Boundary as Boundary
+    from tyler.boundaries.scanner import find_boundaries as find_boundaries
     from tyler.engine.request import FinishEvent as FinishEvent
     from tyler.engine.request import InvocationEvent as InvocationEvent
     from tyler.engine.request import Request as Request
@@ -46,7 +46,7 @@ os.environ.setdefault("KMP_BLOCKTIME", "0")
 HOMES = {
     "AtBoundaries": "engine.routing",
     "Backbone": "modeling.backbone",
-    "Boundary": "boundaries.placement",
+    "Boundary": "boundaries.rules",
     "CheckpointError": "modeling.manifest",
     "FinishEvent": "engine.request",
     "Forced": "engine.routing",
@@ -63,7 +63,7 @@ HOMES = {
     "TokenEvent": "engine.request",
     "Trajectory": "engine.trajectory",
     "Tyler": "model",
-    "find_boundaries": "boundaries.placement",
+    "find_boundaries": "boundaries.scanner",
     "grade": "tasks.grading",
 }
 

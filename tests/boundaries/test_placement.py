@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,9 @@ from hypothesis import strategies as st
 
 from tyler.boundaries import placement
 from tyler.boundaries.patterns import LOOKAHEAD, dollar_opens
-from tyler.boundaries.placement import (
-    RULES,
-    Boundary,
-    BoundaryScanner,
-    Rule,
-    candidates,
-    find_boundaries,
-    piece_offsets,
-    sample_candidates,
-    token_boundaries,
-)
+from tyler.boundaries.placement import candidates, piece_offsets, token_boundaries
+from tyler.boundaries.rules import RULES, Boundary, Rule
+from tyler.boundaries.scanner import BoundaryScanner, find_boundaries
 from tyler.modeling.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
 
 MARKS = {"answer_start": "⟨g⟩", "step": "⟨s⟩", "structure": "⟨p⟩"}
@@ -413,46 +403,33 @@ def test_boundaries_fall_on_the_right_tokens_of_a_real_tokenizer(data_dir: Path,
     ]
 
 
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3"])
-def test_the_offsets_of_a_real_tokenizer_agree_with_its_decoded_pieces(data_dir: Path, name: str) -> None:
-    decode = tokenizer(data_dir, name)
-    for line in (data_dir / "math500_test.jsonl").read_text(encoding="utf-8").splitlines()[:50]:
-        text = json.loads(line)["solution"]
-        tokens = decode(text, add_special_tokens=False, return_offsets_mapping=True)
-        pieces = [decode.decode([token]) for token in tokens["input_ids"]]
-        if "".join(pieces) == text:
-            assert piece_offsets(pieces) == [tuple(span) for span in tokens["offset_mapping"]]
+TOKENS = {
+    "a boundary after something skips a token that started before it": (
+        [(0, 6), (6, 9), (9, 13), (13, 18)], [(9, "step"), (8, "step")], [(2, "step")],
+    ),
+    "a boundary before something holds back the token that contains it": (
+        [(0, 2), (2, 5), (5, 6), (6, 8)], [(4, "structure")], [(1, "structure")],
+    ),
+    "offsets without leading spaces give the same tokens": (
+        [(0, 2), (3, 5), (6, 8)], [(2, "step"), (3, "structure")], [(1, "step"), (1, "structure")],
+    ),
+    "a character made of several tokens starts at the first": (
+        [(0, 3), (3, 3), (3, 4), (4, 5)], [(3, "step")], [(1, "step")],
+    ),
+    "without tokens there is no candidate": ([], [(0, "answer_start"), (3, "step")], []),
+    "the position after the last token has no boundary": ([(0, 3)], [(3, "step"), (3, "structure")], []),
+    "two boundaries of one rule at one token are one": ([(0, 3), (3, 4)], [(1, "step"), (2, "step")], [(1, "step")]),
+}  # fmt: skip
+"""Offsets of tokens, boundaries, and the tokens that these are at."""
 
 
-def test_a_boundary_after_something_skips_a_token_that_started_before_it() -> None:
-    pieces = ["We add", ".\n\n", "Then", " stop"]
-    assert token_boundaries([Boundary(9, "step"), Boundary(8, "step")], piece_offsets(pieces)) == [(2, "step")]
+@pytest.mark.parametrize(("offsets", "boundaries", "tokens"), TOKENS.values(), ids=TOKENS)
+def test_boundaries_are_at_tokens(offsets: list, boundaries: list, tokens: list) -> None:
+    assert token_boundaries([Boundary(*each) for each in boundaries], offsets) == tokens
 
 
-def test_a_boundary_before_something_holds_back_the_token_that_contains_it() -> None:
-    pieces = ["So", " ($", "x", "$,"]
-    assert token_boundaries([Boundary(4, "structure")], piece_offsets(pieces)) == [(1, "structure")]
-
-
-def test_offsets_without_leading_spaces_give_the_same_tokens() -> None:
-    trimmed = [(0, 2), (3, 5), (6, 8)]
-    tokens = token_boundaries([Boundary(2, "step"), Boundary(3, "structure")], trimmed)
-    assert tokens == [(1, "step"), (1, "structure")]
-
-
-def test_a_character_made_of_several_tokens_starts_at_the_first() -> None:
-    pieces = ["a\n\n", "", "é", "x"]
-    assert piece_offsets(pieces) == [(0, 3), (3, 3), (3, 4), (4, 5)]
-    assert token_boundaries([Boundary(3, "step")], piece_offsets(pieces)) == [(1, "step")]
-
-
-def test_the_position_after_the_last_token_is_no_candidate() -> None:
-    assert token_boundaries([Boundary(0, "answer_start"), Boundary(3, "step")], []) == []
-    assert token_boundaries([Boundary(3, "step"), Boundary(3, "structure")], [(0, 3)]) == []
-
-
-def test_two_boundaries_of_one_rule_at_one_token_are_one() -> None:
-    assert token_boundaries([Boundary(1, "step"), Boundary(2, "step")], [(0, 3), (3, 4)]) == [(1, "step")]
+def test_a_piece_without_text_starts_where_the_next_one_does() -> None:
+    assert piece_offsets(["a\n\n", "", "é", "x"]) == [(0, 3), (3, 3), (3, 4), (4, 5)]
 
 
 # -------------------------------------------------------------------------------------------- sampling
@@ -463,37 +440,3 @@ def test_candidates_pair_token_positions_with_operators() -> None:
     text = "".join(pieces)
     assert candidates(text, piece_offsets(pieces), PAPER_OPERATORS) == [(0, GLOBAL), (2, STATE), (3, PROCEDURE)]
     assert candidates(text, piece_offsets(pieces), [STATE]) == [(2, STATE)]
-
-
-def test_operators_may_share_a_rule() -> None:
-    twin = Operator("twin", num_latents=2, boundary="step")
-    assert candidates("a\n\nb", [(0, 3), (3, 4)], [STATE, twin]) == [(1, STATE), (1, twin)]
-
-
-def test_operator_types_are_equally_likely_however_many_positions_they_have() -> None:
-    pairs = [(0, GLOBAL), *((token, STATE) for token in range(1, 5)), *((token, PROCEDURE) for token in range(5, 20))]
-    rng = random.Random(0)
-    drawn = [sample_candidates(pairs, 1, rng)[0] for _ in range(6000)]
-    types = Counter(operator.name for _, operator in drawn)
-    assert all(abs(types[operator.name] - 2000) < 150 for operator in PAPER_OPERATORS)  # 4 standard errors: 146
-    positions = Counter(token for token, operator in drawn if operator == PROCEDURE)
-    assert len(positions) == 15 and max(positions.values()) < 190
-
-
-def test_several_draws_are_distinct_and_sorted() -> None:
-    pairs = [(0, GLOBAL), (2, STATE), (3, PROCEDURE), (6, STATE), (7, PROCEDURE)]
-    for seed in range(50):
-        drawn = sample_candidates(pairs, 3, random.Random(seed))
-        assert len(set(drawn)) == 3
-        assert drawn == sorted(drawn, key=lambda pair: pair[0])
-
-
-def test_asking_for_more_than_there_are_gives_all() -> None:
-    pairs = [(0, GLOBAL), (2, STATE)]
-    assert sample_candidates(pairs, 9, random.Random(0)) == pairs
-    assert sample_candidates([], 1, random.Random(0)) == []
-
-
-def test_the_same_seed_draws_the_same_pairs() -> None:
-    pairs = [(token, operator) for token in range(9) for operator in PAPER_OPERATORS]
-    assert sample_candidates(pairs, 4, random.Random(3)) == sample_candidates(pairs, 4, random.Random(3))

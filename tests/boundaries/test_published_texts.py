@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.boundaries.placement import find_boundaries
+from tyler.boundaries.scanner import find_boundaries
 from tyler.tasks import load_problems
 
 FORMULAS = re.compile(

@@ -10,10 +10,9 @@ import pytest
 from tests import tiny
 
 from tyler.cli import main
-from tyler.cli.answers import print_answers
 from tyler.cli.conversation import HELP, Conversation, run
 from tyler.engine import shared_engine
-from tyler.engine.request import Event, TokenEvent
+from tyler.engine.request import Event
 from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
@@ -130,11 +129,3 @@ def test_lines_may_come_from_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(sys, "stdin", io.StringIO("1 + 1\n/budget 3\n"))
     assert main.main(["chat", "mini", "--max-new-tokens", "4"]) == 0
     assert "budget: 3" in capsys.readouterr().out
-
-
-def test_control_characters_of_an_answer_are_shown_and_not_obeyed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    print_answers([TokenEvent(0, 1, "a\x1b]0;owned\x07b")])
-    assert capsys.readouterr().out == "a\\x1b]0;owned\\x07b"

@@ -68,22 +68,25 @@ def test_a_quiet_evaluation_says_only_what_came_of_it(monkeypatch: pytest.Monkey
     assert capsys.readouterr() == ("the table\n", "loading mini ...\n")
 
 
-def test_epochs_that_steps_stand_in_place_of_are_told(training, capsys) -> None:
-    assert main.main(["stage1", "mini", "--stage1.epochs", "1"]) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-    assert line == (
-        "warning: stage1.epochs = 1 has no effect: stage1.steps = 250 says how long to train; add --stage1.steps null"
-    )
-    assert main.main(["stage1", "mini", "--stage1.epochs", "1", "--stage1.steps", "null", "--output", "other"]) == 0
-    assert "warning" not in capsys.readouterr().err
-
-
-def test_a_temperature_that_training_does_not_read_is_told(training, capsys) -> None:
-    assert main.main(["stage1", "mini", "--decoding.temperature", "0.7"]) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-    assert line == (
-        "warning: decoding.temperature = 0.7 is not read in training: rollouts are sampled at grpo.temperature, and "
-        "development problems are answered greedily"
-    )
-    assert main.main(["stage2", "mini"]) == 0
+@pytest.mark.parametrize(
+    ("settings", "warning", "without"),
+    [
+        (
+            "--stage1.epochs 1",
+            "stage1.epochs = 1 has no effect: stage1.steps = 250 says how long to train; add --stage1.steps null",
+            "--stage1.epochs 1 --stage1.steps null",
+        ),
+        (
+            "--decoding.temperature 0.7",
+            "decoding.temperature = 0.7 is not read in training: rollouts are sampled at grpo.temperature, and "
+            "development problems are answered greedily",
+            "",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_told(settings: str, warning: str, without: str, training, capsys) -> None:
+    assert main.main(["stage1", "mini", *settings.split()]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert lines == [f"warning: {warning}"]
+    assert main.main(["stage1", "mini", *without.split(), "--output", "other"]) == 0
     assert "warning" not in capsys.readouterr().err

@@ -206,25 +206,25 @@ def test_every_problem_is_named_at_once() -> None:
     assert len(refusal("mini", "lora.rank=0", "grpo.bugdet=3", "stage2.seed=a").splitlines()) == 3
 
 
-def test_files_that_are_not_configs_are_refused(write) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a: [1", "is not YAML"),
+        ("- 1", "holds list"),
+        ("satge1:\n  steps: 3", "did you mean 'stage1'?"),
+        ("stage1: {steps: 1}\nstage1: {batch_size: 2}", "'stage1' is there twice"),
+        ("stage1: {steps: 1, steps: 2}", "'steps' is there twice"),
+        ("# caf\xe9\n", "run.yaml is not UTF-8"),
+        ("# nothing", "run.yaml says nothing; write what differs from a preset"),
+    ],
+)
+def test_a_file_that_is_not_a_config_is_refused(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes(content.encode("latin-1"))
+    assert words in refusal(tmp_path / "run.yaml")
+
+
+def test_a_preset_that_is_not_there_is_refused_with_the_one_that_was_meant() -> None:
     assert "did you mean 'mini'?" in refusal("miny")
-    assert "is not YAML" in refusal(write("a: [1"))
-    assert "holds list" in refusal(write("- 1"))
-    assert "did you mean 'stage1'?" in refusal(write("satge1:\n  steps: 3"))
-
-
-def test_a_key_that_comes_twice_is_refused(write) -> None:
-    assert "'stage1' is there twice" in refusal(write("stage1: {steps: 1}\nstage1: {batch_size: 2}"))
-    assert "'steps' is there twice" in refusal(write("stage1: {steps: 1, steps: 2}"))
-
-
-def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
-    (tmp_path / "latin.yaml").write_bytes("# caf\xe9\n".encode("latin-1"))
-    assert "latin.yaml is not UTF-8" in refusal(str(tmp_path / "latin.yaml"))
-
-
-def test_an_empty_file_is_refused(write) -> None:
-    assert "run.yaml says nothing; write what differs from a preset" in refusal(str(write("# nothing")))
 
 
 def test_epochs_may_be_null_beside_steps_and_one_of_them_is_given() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from tyler.engine.logits import LogitSettings, LogitState, adjusted, unpacked
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import Request
 from tyler.engine.routing import Forced, Learned, Never
-from tyler.engine.sampling import NEVER, Sampler, Sampling, choose
+from tyler.engine.sampling import NEVER, Sampler, Sampling
 
 VOCAB, OPERATORS = 80, 3
 PROMPT, ANSWER = [3, 17, 17, 40], [5, 5, 9, 40, 5, 79]
@@ -146,19 +147,20 @@ def test_tokens_are_counted_as_they_come() -> None:
 class Odd:
     """A grammar whose texts have tokens of even and odd ids by turns, and end after three."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Collection[int] = EOS) -> None:
+        self.ends = ends
         self.taken: list[int] = []
 
     def start(self) -> Odd:
-        return Odd()
+        return Odd(self.ends)
 
     def accept(self, token: int) -> None:
         assert token % 2 == len(self.taken) % 2
         self.taken.append(token)
 
     def mask(self) -> torch.Tensor:
-        ends = len(self.taken) == 3
-        bits = [token in EOS if ends else token % 2 == len(self.taken) % 2 for token in range(96)]
+        over = len(self.taken) >= 3
+        bits = [token in self.ends if over else token % 2 == len(self.taken) % 2 for token in range(96)]
         words = [sum(bits[32 * word + bit] << bit for bit in range(32)) for word in range(3)]
         return torch.tensor(words, dtype=torch.int64).to(torch.int32)
 
@@ -211,19 +213,15 @@ def request(**given: Any) -> Request:
     return Request(tiny.ids(tiny.MEDIUM), **plain | given)
 
 
-def visible(trajectory: Any) -> list[int]:
-    return [a for a, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True) if not is_operator]
-
-
 def test_biases_and_penalties_reach_the_answer_and_not_its_neighbours() -> None:
     plain, ended = request(sampling=Sampling(1.0, seed=4)), engine()
-    first = visible(ended.run([plain])[0])[0]
+    first = ended.run([plain])[0].visible_ids[0]
     changed = request(sampling=Sampling(1.0, seed=4), logits=LogitSettings(logit_bias={first: -100}))
     unlike = request(sampling=Sampling(1.0, seed=4), logits=LogitSettings(presence_penalty=2, frequency_penalty=2))
     answers = engine().run([plain, changed, unlike])
     assert answers[0].actions == ended.run([plain])[0].actions
-    assert first not in visible(answers[1])
-    assert len(set(visible(answers[2]))) > len(set(visible(answers[0])))
+    assert first not in answers[1].visible_ids
+    assert len(set(answers[2].visible_ids)) > len(set(answers[0].visible_ids))
 
 
 def test_logprobs_are_the_policys_own_whatever_was_adjusted() -> None:
@@ -237,40 +235,20 @@ def test_logprobs_are_the_policys_own_whatever_was_adjusted() -> None:
         tokens.append(action)
 
 
-def test_a_token_may_end_an_answer_and_the_models_end_may_be_passed_by() -> None:
+def test_a_token_may_end_an_answer() -> None:
     plain = engine().run([request(router=Never())])[0]
     third = plain.actions[2]
     stopped = engine().run([request(router=Never(), stop_token_ids=(third,))])[0]
     position = plain.actions.index(third)
     assert (stopped.actions, stopped.finish_reason) == (plain.actions[: position + 1], "eos")
     assert stopped.text == tiny.tokenizer().decode(plain.actions[:position])
-    eos = tiny.tokenizer().eos_token_id
-    likely = {eos: 100.0}
-    assert engine().run([request(logits=LogitSettings(logit_bias=likely))])[0].finish_reason == "eos"
-    endless = engine().run([request(router=Never(), logits=LogitSettings(logit_bias=likely, ignore_eos=True))])[0]
-    assert (endless.finish_reason, len(endless.actions)) == ("length", 24)
-    assert eos not in endless.actions
 
 
 def test_an_answer_in_a_grammar_has_calls_in_its_middle() -> None:
-    at = Forced({1: ("global",), 2: ("state",)})
-    end = tiny.tyler("qwen3").backbone.eos_ids
-
-    class Three(Odd):
-        def start(self) -> Three:
-            return Three()
-
-        def mask(self) -> torch.Tensor:
-            if len(self.taken) < 3:
-                return super().mask()
-            words = torch.zeros(96 // 32, dtype=torch.int64)
-            for token in end:
-                words[token // 32] |= 1 << token % 32
-            return words.to(torch.int32)
-
-    answer = engine().run([request(router=at, logits=LogitSettings(grammar=Three()))])[0]
-    assert [token % 2 for token in visible(answer)[:3]] == [0, 1, 0]
-    assert (answer.finish_reason, len(visible(answer))) == ("eos", 4)
+    at, grammar = Forced({1: ("global",), 2: ("state",)}), Odd(tiny.tyler("qwen3").backbone.eos_ids)
+    answer = engine().run([request(router=at, logits=LogitSettings(grammar=grammar))])[0]
+    assert [token % 2 for token in answer.visible_ids[:3]] == [0, 1, 0]
+    assert (answer.finish_reason, len(answer.visible_ids)) == ("eos", 4)
     assert [(call.operator, call.position) for call in answer.invocations] == [("global", 1), ("state", 2)]
 
 
@@ -293,12 +271,3 @@ def test_a_soft_sampler_goes_without() -> None:
     sampler: Sampler = Soft()  # type: ignore[assignment]
     with pytest.raises(ValueError, match="leave logits out"):
         request(router=Never(), sampler=sampler, logits=LogitSettings(min_p=0.1))
-
-
-def test_min_p_and_the_mask_hold_where_a_row_is_drawn() -> None:
-    logits = rows(operators=0)
-    actual = adjusted(logits, [state(LogitSettings(min_p=0.3))])
-    kept = logits.softmax(-1) >= 0.3 * logits.softmax(-1).max()
-    for number in torch.linspace(0, 0.999, 40).tolist():
-        action, _ = choose(actual, [Sampling(1.0)], [number])
-        assert kept[0, int(action)]

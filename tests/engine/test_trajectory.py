@@ -1,31 +1,19 @@
-"""Packing trajectories for the spec, against loops that append one thing at a time."""
+"""Trajectories: what they count and allow, and that they are told as text and come back."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Invocation, Trajectory
-from tyler.training.replay import pack, replay_context
 
 VOCAB, DIM = 11, 4
 NAMES, LENGTHS = ("global", "state"), (3, 2)
-TABLE = torch.randn(VOCAB, DIM, generator=torch.Generator().manual_seed(0))
-
-
-def embed(tokens: Tensor) -> Tensor:
-    return TABLE[tokens]
-
-
-BACKBONE: Any = SimpleNamespace(embed=embed, device=torch.device("cpu"))
 
 
 def trajectory_of(
@@ -34,7 +22,6 @@ def trajectory_of(
     *,
     budget: int | None = None,
     offered: tuple[bool, bool] = (True, True),
-    temperature: float = 1.0,
 ) -> Trajectory:
     """A trajectory with these actions; ids from VOCAB on are operators."""
     is_operator = [action >= VOCAB for action in actions]
@@ -53,7 +40,7 @@ def trajectory_of(
         vocab_size=VOCAB,
         offered=offered,
         budget=budget,
-        sampling=Sampling(temperature),
+        sampling=Sampling(1.0),
     )
 
 
@@ -68,33 +55,6 @@ def random_trajectories() -> list[Trajectory]:
         )
         for _ in range(40)
     ]
-
-
-def naive_context(trajectory: Trajectory) -> tuple[Tensor, list[int]]:
-    """x_t grown row by row, and where its last row was when each action was decided."""
-    rows = [TABLE[token] for token in trajectory.prompt_ids]
-    decided, blocks = [], 0
-    for action in trajectory.actions:
-        decided.append(len(rows) - 1)
-        if action < VOCAB:
-            rows.append(TABLE[action])
-        else:
-            rows.extend(trajectory.latents[blocks])
-            blocks += 1
-    return torch.stack(rows), decided
-
-
-def test_the_replayed_context_is_the_one_that_was_decoded() -> None:
-    for trajectory in [
-        *random_trajectories(),
-        trajectory_of([1], [VOCAB, VOCAB + 1, 2]),
-        trajectory_of([1, 2], [3]),
-        trajectory_of([5], [VOCAB]),
-    ]:
-        context, decided = replay_context(trajectory, embed, torch.device("cpu"))
-        expected, positions = naive_context(trajectory)
-        assert torch.equal(context, expected)
-        assert decided == positions
 
 
 def test_operators_are_allowed_until_the_budget_is_spent() -> None:
@@ -116,36 +76,6 @@ def test_counts_are_those_of_the_invocations() -> None:
     trajectory = trajectory_of([1], [3, VOCAB, 4, VOCAB + 1, VOCAB + 1, 5])
     assert (trajectory.num_invocations, trajectory.num_visible, trajectory.num_latents) == (3, 3, 7)
     assert [call.position for call in trajectory.invocations] == [1, 2, 2]
-
-
-def test_packing_pads_on_the_right_and_changes_nothing_else() -> None:
-    trajectories = random_trajectories()
-    packed = pack(BACKBONE, trajectories)
-    contexts = [naive_context(trajectory) for trajectory in trajectories]
-    assert packed.embeds.shape == (40, max(len(x) for x, _ in contexts), DIM)
-    assert packed.allowed.shape == (*packed.actions.shape, 2)
-    for row, (trajectory, (x, decided)) in enumerate(zip(trajectories, contexts, strict=True)):
-        count = len(trajectory.actions)
-        assert torch.equal(packed.embeds[row, : len(x)], x)
-        assert not packed.embeds[row, len(x) :].any()
-        assert packed.actions[row, :count].tolist() == trajectory.actions
-        assert packed.decided_at[row, :count].tolist() == decided
-        assert packed.mask[row].tolist() == trajectory.drawn() + [False] * (packed.mask.shape[1] - count)
-        assert packed.is_operator[row, :count].tolist() == trajectory.is_operator
-        assert torch.equal(packed.allowed[row, :count], trajectory.allowed())
-        assert not packed.allowed[row, count:].any() and not packed.is_operator[row, count:].any()
-        assert torch.allclose(packed.logprobs[row, :count], torch.tensor(trajectory.logprobs))
-
-
-def test_packing_keeps_the_temperature_of_each_trajectory() -> None:
-    packed = pack(BACKBONE, [trajectory_of([1], [2], temperature=t) for t in (0.0, 0.7, 1.5)])
-    assert torch.allclose(packed.temperature, torch.tensor([1.0, 0.7, 1.5]))
-
-
-def test_the_context_has_the_dtype_of_the_embeddings() -> None:
-    trajectory = trajectory_of([1], [VOCAB, 2])
-    context, _ = replay_context(trajectory, lambda tokens: TABLE[tokens].bfloat16(), torch.device("cpu"))
-    assert context.dtype == torch.bfloat16
 
 
 def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:

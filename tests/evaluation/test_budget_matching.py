@@ -109,9 +109,7 @@ def test_the_nearest_trial_is_by_ratio_and_the_first_of_equals() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backbone, problems, development problems, and an evaluation of 12 tokens per answer to match."""
     folder = tmp_path_factory.mktemp("matching")
-    backbone = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
-    backbone.model.save_pretrained(folder / "backbone")
-    tiny.tokenizer().save_pretrained(folder / "backbone")
+    tiny.save(tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"]), folder / "backbone")
     write_problems(folder / "test.jsonl", range(7))
     write_problems(folder / "dev.jsonl", range(50, 57))
     evaluate(folder, "target", max_new_tokens=12)

@@ -53,8 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Stage 1 checkpoint, its backbone, and a file of problems."""
     folder = tmp_path_factory.mktemp("eval")
     model = tiny.tyler("qwen3").at_stage("stage1")
-    model.backbone.model.save_pretrained(folder / "backbone")
-    tiny.tokenizer().save_pretrained(folder / "backbone")
+    tiny.save(model.backbone, folder / "backbone")
     replace(model, backbone=replace(model.backbone, id=str(folder / "backbone"))).save_pretrained(folder / "model")
     write_problems(folder / "test.jsonl", range(COUNT))
     return folder

@@ -17,7 +17,7 @@ from tyler.experiments import records
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
 from tyler.experiments.measures import spread_of
-from tyler.experiments.studies import smollm2
+from tyler.experiments.study import read_study
 from tyler.lens.interventions import PooledHead, intervene
 from tyler.model import Tyler
 from tyler.modeling import backbone
@@ -244,28 +244,28 @@ def test_what_weights_are_in_decides_the_name(monkeypatch: pytest.MonkeyPatch) -
     assert len(names) == 2
 
 
+STUDY = read_study("smollm2")
+
+
 def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> None:
-    cells = smollm2.cells()
-    assert len(set(cells)) == len(cells)
-    rows = {(one.row, one.seed) for one in cells}
-    assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
-    assert {row for row, _ in rows} == {*smollm2.MAIN, *smollm2.MORE, *smollm2.ON_GSM8K, *smollm2.CHANGES}
-    graded = [one for one in cells if one.measure == ACCURACY]
-    asked = {row: {one.questions for one in graded if one.row == row} for row in smollm2.MORE}
-    developed = {row: {smollm2.DEVELOPMENT} if row in smollm2.CHANGES else set() for row in smollm2.MORE}
-    assert asked == {row: {smollm2.TEST} | developed[row] for row in smollm2.MORE}
-    differing = [one for one in cells if one.measure == SPREAD]
+    assert len(set(STUDY.cells)) == len(STUDY.cells)
+    rows = {(one.row, one.seed) for one in STUDY.cells}
+    main = ("CoT", "SFT", "Stage 1, all boundaries", "Stage 1, global alone", "Stage 2", "GRPO")
+    assert {(row, seed) for row in main for seed in (42, 43, 44)} <= rows
+    assert {row for row, _ in rows} == STUDY.rows.keys()
+    graded = [one for one in STUDY.cells if one.measure == ACCURACY]
+    differing = [one for one in STUDY.cells if one.measure == SPREAD]
     assert {one.questions.split for one in differing} == {"dev"}
     assert {(one.training, one.decoding) for one in differing} < {(one.training, one.decoding) for one in graded}
 
 
 def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:
-    asked = [one for one in smollm2.cells() if one.questions == smollm2.GSM8K]
-    assert {one.row for one in asked} == set(smollm2.ON_GSM8K)
+    asked = [one for one in STUDY.cells if one.questions == STUDY.columns["GSM8K"]]
+    assert {one.row for one in asked} == {"CoT", *(row for row in STUDY.rows if row.startswith("GSM8K"))}
     for training in (training for one in asked for training in one.training.stages if training.method != "backbone"):
-        config = training.config(smollm2.PRESET, 42)
+        config = training.config("smollm2-135m", 42)
         assert (config.data.task, config.data.split, config.evaluation.task) == ("gsm8k", "train", "gsm8k")
-        assert config.stage2.max_new_tokens == config.decoding.max_new_tokens == smollm2.GSM8K.max_new_tokens
+        assert config.stage2.max_new_tokens == config.decoding.max_new_tokens == STUDY.columns["GSM8K"].max_new_tokens
 
 
 def test_backbones_of_one_id_and_other_settings_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

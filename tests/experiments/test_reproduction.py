@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +31,13 @@ SMALL = str(Path(__file__).parents[1] / "tiny_scale.py")
 FEW = ("CoT", "Soft-Thinking", "Tyler, Stage 1", "Tyler, Stage 2")
 
 
-@pytest.fixture(autouse=True)
-def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def few_methods() -> Iterator[None]:
     """The main table with the methods that take seconds."""
     every = main_experiment.methods
-    monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
+        yield
 
 
 def reproduction(folder: Path, scale: Scale = TINY) -> Reproduction:
@@ -47,12 +45,9 @@ def reproduction(folder: Path, scale: Scale = TINY) -> Reproduction:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(few_methods: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reproduction") / "whole"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        every = main_experiment.methods
-        monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
-        reproduction(folder).run(GradeOptions())
+    reproduction(folder).run(GradeOptions())
     return folder
 
 
@@ -77,24 +72,6 @@ def test_a_reproduction_stopped_after_some_cells_ends_in_the_same_results(
     assert len(again) == 2 * len(FEW) - 3 and not set(again) & set(measured)
     for file in sorted((finished / "main").iterdir()):
         assert file.read_bytes() == (tmp_path / "stopped" / "main" / file.name).read_bytes(), file.name
-
-
-@pytest.mark.slow
-def test_a_killed_command_resumes_to_the_same_results(tmp_path: Path) -> None:
-    def command(folder: Path) -> list[str]:
-        return [sys.executable, SMALL, "reproduce", "ablation", "--scale", "tiny", "--output", str(folder)]
-
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(list((killed / RECORDS).glob("*/cell.json"))) < 4:
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    for folder in (killed, whole):
-        subprocess.run(command(folder), check=True, capture_output=True)
-    results = (folder / "ablation" / RESULTS for folder in (killed, whole))
-    assert len({file.read_bytes() for file in results}) == 1
 
 
 def test_a_changed_setting_makes_new_cells_and_keeps_the_old(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,20 +25,13 @@ from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read
 from tyler.experiments.reproduction import RESULTS, Reproduction, write_results
 from tyler.experiments.scales import COLOURS, SCALES
-from tyler.experiments.studies import baselines, mini, mini_development, smollm2, smollm2_skill, stage2_variants
-from tyler.experiments.studies import smollm2_growth as growth
-from tyler.experiments.study import Study, compared
+from tyler.experiments.study import Study, compared, read_study
 from tyler.model import Tyler
 from tyler.modeling.architectures import fetched_folder
 
-STUDIES = {
-    "mini": mini.STUDY,
-    "mini_development": mini_development.STUDY,
-    "baselines": baselines.STUDY,
-    "stage2_variants": stage2_variants.STUDY,
-    "smollm2": smollm2.STUDY,
-    "smollm2_skill": smollm2_skill.STUDY,
-}
+GROWTH = read_study("smollm2_growth")
+STUDIES = {name: read_study(name) for name in declared.studies() if name != "smollm2_growth"}
+"""Those that have run."""
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
 NO_COUNTS = {"42, 43, 44", "25, 50, 75"}
 """Seeds and rates."""
@@ -121,16 +114,68 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
     assert len(quoted) > 30 and not quoted - counts
 
 
+@pytest.mark.parametrize(
+    ("problems", "column"),
+    [("600 of the levels", "eval"), ("300 of harder levels", "harder"), ("500 of MAWPS", "MAWPS")],
+)
+def test_the_table_of_the_readme_is_of_the_records(problems: str, column: str, root: Path, results: Results) -> None:
+    (line,) = [line for line in (root / "README.md").read_text().splitlines() if f"| {problems}" in line]
+    told = [float(re.sub(r"\*|\(.*", "", cell)) for cell in line.strip("|").split("|")[2:]]
+    entries = [one for name in ("mini", "baselines", "smollm2") for one in results(name)["entries"]]
+    of = {
+        one["row"]: 100 * sum(one["k"]) / one["n"] / len(one["k"])
+        for one in entries
+        if one["column"] == column and "k" in one
+    }
+    rows = ("CoT", "SFT", "GRPO", "MemGen", "Stage 1, all boundaries", "Stage 2")
+    assert told == [round(of[row], 1) for row in rows]
+
+
+CALLED = {"Tyler, Stage 1": "Stage 1, all boundaries", "Tyler, Stage 2": "Stage 2"}
+"""Rows of the page's table of methods by their names in a study."""
+
+
+def test_the_table_of_methods_is_of_the_records(root: Path, results: Results) -> None:
+    entries = [one for name in ("mini", "baselines") for one in results(name)["entries"]]
+    of = {(one["row"], one["column"]): one for one in entries}
+    cost = {row: one["visible"] + one["latents"] for (row, column), one in of.items() if column == "eval"}
+    table = page(root).split("| method | `eval`, of 600 |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == 11
+    for line in table:
+        method, *told = (cell.strip() for cell in line.strip("|").split("|"))
+        row = CALLED.get(method, method)
+        own = (of[row, "eval"], of[row, "harder"])
+        counts = [(", ".join(map(str, one["k"])), f"{one['low']:.1f}–{one['high']:.1f}") for one in own]
+        assert told[:4] == [*counts[0], *counts[1]], method
+        latents = f"{own[0]['latents']:.1f}" if own[0]["latents"] else "0"
+        assert told[4:] == [f"{cost[row] / cost['Stage 2']:.2f}", latents], method
+
+
+def test_the_table_of_minis_page_is_of_its_record(root: Path, known: dict[str, dict[str, Any]]) -> None:
+    plain = [one for one in known.values() if one["folder"].endswith("/mini") and one["row"] == "CoT"]
+    right, asked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for one in plain:
+        for name, family, outcome in zip(one["ids"], one["families"], one["outcomes"], strict=True):
+            for level in (name.split("-")[1], one["split"]):
+                asked[family, level] += 1
+                right[family, level] += outcome == "correct"
+    text = (root / "docs" / "mini.md").read_text()
+    for family in sorted({family for family, _ in asked}):
+        cells = [f"{right[family, at]}/{asked[family, at]}" for at in ("1", "2", "3", "eval", "4", "5", "harder")]
+        assert f"| {family} | {' | '.join(cells)} |" in text
+
+
 AFTER = {
-    "mini": {(pair.first, pair.second) for pair in mini.COMPARISONS},
-    "mini_development": {(pair.first, pair.second) for pair in mini_development.COMPARISONS},
-    "baselines": {(pair.first, pair.second) for pair in baselines.COMPARISONS},
+    **{
+        name: {(pair.first, pair.second) for pair in STUDIES[name].comparisons}
+        for name in ("mini", "mini_development", "baselines")
+    },
     "smollm2": {
         ("Stage 1, all boundaries", "MemGen"),
         ("Stage 1, all boundaries", "SoftCoT"),
         ("Stage 2", "Stage 2, means"),
     },
-    "smollm2_skill": {(smollm2_skill.WITH, smollm2_skill.WITHOUT)},
+    "smollm2_skill": {("Skill with operators", "Skill alone")},
 }
 """The comparisons that were declared after their answers, by study; of the others none was."""
 SAID = (
@@ -191,9 +236,11 @@ def test_when_a_comparison_was_declared_is_in_the_history(name: str, root: Path)
 
 def test_a_comparison_is_of_the_seeds_that_both_have(known: dict[str, dict[str, Any]]) -> None:
     made = Reproduction(["smollm2"], SCALES["smollm2"], Path("nowhere"), Sources({}))
-    entries = {(one.row, one.column): made.measured(one, known) for one in smollm2.STUDY.entries(SCALES["smollm2"])}
+    entries = {
+        (one.row, one.column): made.measured(one, known) for one in STUDIES["smollm2"].entries(SCALES["smollm2"])
+    }
     first, second = entries["SFT", "MAWPS"], entries["CoT", "MAWPS"]
-    (pair,) = (one for one in smollm2.COMPARISONS if (one.first, one.second) == ("SFT", "CoT"))
+    (pair,) = (one for one in STUDIES["smollm2"].comparisons if (one.first, one.second) == ("SFT", "CoT"))
     told = compared(pair, "MAWPS", first, second)
     shares = [sum(first.right(record)[place] for record in first.answered) / 3 for place in range(500)]
     plain = second.right(second.answered[0])
@@ -204,7 +251,7 @@ def test_a_comparison_is_of_the_seeds_that_both_have(known: dict[str, dict[str, 
 def test_every_cell_of_a_study_has_its_record_under_its_name(known: dict[str, dict[str, Any]]) -> None:
     """Where names can be told without a network: those of `mini`."""
     sources = Sources({})
-    for cell in (*mini.STUDY.cells, *baselines.STUDY.cells):
+    for cell in (*STUDIES["mini"].cells, *STUDIES["baselines"].cells):
         name = name_of(cell.unseeded.identity(sources))
         assert known[name]["task"] == "mini" and known[name]["split"] == cell.questions.split
 
@@ -218,7 +265,7 @@ def test_the_study_names_the_weights_of_every_model_its_records_are_of(
 ) -> None:
     records = [one for one in known.values() if one["folder"].endswith("smollm2")]
     models = models_of_the_study(root)
-    assert models and len(records) == len({cell.unseeded for cell in smollm2.cells()})
+    assert models and len(records) == len({cell.unseeded for cell in STUDIES["smollm2"].cells})
     for name, model in models.items():
         weights = {one["weights"] for one in records if name_of(one["identity"]["training"]) == name}
         assert weights <= {model["weights"]}, f"{model['method']} {model['seed']}: answer its cells again"
@@ -242,29 +289,29 @@ def test_a_study_runs_when_it_is_asked_for_by_name() -> None:
 
 def test_what_more_training_does_is_declared_whole() -> None:
     """Each step count has Stage 1 with its own latents and with means, pause tokens and SFT, the first two thrice."""
-    cells = growth.cells()
+    cells = GROWTH.cells
     assert len({(cell.row, cell.questions, cell.seed, cell.measure) for cell in cells}) == len(cells)
-    asked = [(cell.row, cell.seed) for cell in cells if cell.questions == smollm2.TEST]
-    for steps, kind in product(growth.STEPS, ("Stage 1, {}", "Stage 1, {}, means", "Pause tokens, {}", "SFT, {}")):
-        seeds = growth.SEEDS if steps in growth.REPEATED else growth.SEEDS[:1]
+    asked = [(cell.row, cell.seed) for cell in cells if cell.questions == GROWTH.columns["MAWPS"]]
+    for steps, kind in product((250, 1000, 2500), ("Stage 1, {}", "Stage 1, {}, means", "Pause tokens, {}", "SFT, {}")):
         row = kind.format(f"{steps} steps")
-        assert [seed for name, seed in asked if name == row] == list(seeds)
-    assert {row for pair in growth.PAIRS for row in pair} <= set(growth.ROWS) == {cell.row for cell in cells}
+        assert [seed for name, seed in asked if name == row] == ([42, 43, 44] if steps < 2500 else [42])
+    shown = {row for rows in GROWTH.groups.values() for row in rows}
+    assert {row for pair in GROWTH.comparisons for row in (pair.first, pair.second)} <= shown
+    assert shown == {cell.row for cell in cells} == {row for row in GROWTH.rows if "10000" not in row}
 
 
-@pytest.mark.parametrize("row", growth.ROWS)
+@pytest.mark.parametrize("row", GROWTH.rows)
 def test_the_settings_of_a_declared_row_are_valid_and_learn_problems_without_end(row: str) -> None:
-    cell = next(cell for cell in growth.cells() if cell.row == row)
-    for stage in cell.training.stages:
+    training, preset = GROWTH.rows[row][0], SCALES[GROWTH.scale].preset
+    for stage in training.stages:
         if stage.method != "merge":
-            config = stage.config(cell.preset, cell.seed)
+            config = stage.config(preset, 42)
             watched = config.development_set
             assert config.data.task == "mawpsvaried" and config.data.count in (16_000, 40_000)
             assert watched is not None and (watched.task, watched.split) == ("mawps", "dev")
     steps = [int(number.replace(",", "")) for number in re.findall("([0-9]+) steps", row)]
     for count in steps:
-        config = cell.training.config(cell.preset, cell.seed)
-        assert getattr(config, cell.training.method).steps == count
+        assert getattr(training.config(preset, 42), training.method).steps == count
 
 
 # --- the paper's experiments

@@ -7,6 +7,7 @@ import runpy
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from tyler.lens.block import (
     read_together,
 )
 from tyler.lens.interventions import NAMED, REPLACEMENTS, Blocks, before, blocks_of, replacements, synthesized
-from tyler.lens.rescoring import Gap, Rescored, boxed_actions, differences, kept_answers, rescore, with_block
+from tyler.lens.rescoring import Gap, Rescored, boxed_actions, kept_answers, rescore, with_block
 from tyler.lens.survey import MOVED, STATEMENTS, Estimate, Survey, bootstrap, count, survey
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -132,14 +133,6 @@ def test_what_there_is_nothing_to_take_from_is_absent(model: Tyler, answers: lis
 # -------------------------------------------------------------------------------------------------- measurements
 
 
-def test_a_block_in_its_own_place_changes_nothing(model: Tyler, answers: list[Trajectory]) -> None:
-    truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
-    same = Rescored.of(model, with_block(answers[0], 0, answers[0].latents[0].clone()), 0)
-    found = effect(truth, same, boxed)
-    assert (found.divergence, found.loss, found.flipped) == pytest.approx((0, 0, 0), abs=1e-5)
-    assert found.answer_loss == pytest.approx(0, abs=1e-5) and found.answer_flipped is False
-
-
 def test_an_effect_is_its_sums(model: Tyler, answers: list[Trajectory]) -> None:
     truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
     other = Rescored.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
@@ -230,15 +223,7 @@ def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[T
     assert found.moved == pytest.approx(margin(with_block(receiver, 0, donor.latents[0]), own) - start, abs=1e-3)
     assert found.noise == pytest.approx(margin(with_block(receiver, 0, receiver.latents[0] * 0), own) - start, abs=1e-3)
     assert found.whole > 1
-
-
-def test_a_block_carries_nothing_over_into_its_own_answer(model: Tyler, answers: list[Trajectory]) -> None:
-    truth = Rescored.of(model, answers[0], 0)
-    donor = next(one for one in answers[1:] if places_of(Gap(model, answers[0], 0), one))
-    lent = with_block(donor, 0, answers[0].latents[0])
-    found = carried(Gap(model, answers[0], 0), truth, truth, [lent])
-    assert found is not None and found.moved == pytest.approx(0, abs=1e-4) and found.noise == 0
-    assert carried(Gap(model, answers[0], 0), truth, truth, [answers[0]]) is None, "it is no other answer"
+    assert carried(Gap(model, receiver, 0), truth, silent, [receiver]) is None, "the answer itself is no other answer"
 
 
 # -------------------------------------------------------------------------------------------------- many problems
@@ -313,11 +298,10 @@ def test_an_answer_is_kept_where_the_same_stands_in_its_box(model: Tyler) -> Non
     pairs = [(boxed_answer(one.text), boxed_answer(other.text)) for one, other in zip(own, plain, strict=True)]
     assert kept["no block"] == [float(one == other) for one, other in pairs if one is not None]
     assert 0 < sum(kept["no block"]) < len(kept["no block"])
-    told = differences(kept)
-    assert told["Are zeros worse than no block?"].differences == [
-        b - a for a, b in zip(kept["zeros"], kept["no block"], strict=True)
-    ]
-    assert told["Do its own latents do more than their means?"].differences == [1 - one for one in kept["means"]]
+    tested = count([], kept).operators[surveys.DECODED].tested
+    gained = fmean(b - a for a, b in zip(kept["zeros"], kept["no block"], strict=True))
+    assert tested["Are zeros in its place worse than no block?"].mean == pytest.approx(gained)
+    assert tested["Does it do more than its mean?"].mean == pytest.approx(1 - fmean(kept["means"]))
 
 
 def test_no_answer_is_decoded_again_with_its_own_latents(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,7 +454,7 @@ def test_the_tests_of_a_survey_are_one_family_with_adjusted_p_values() -> None:
     assert [one.p for tests in families for one in tests.values()] == pytest.approx([3 * 2 / 2**20, 1.0, 2 / 32])
     assert lens_tables.verdict(families[1]["a"]) == "yes, 1.00 (1.00 to 1.00), p 0.062"
     alike = {name: [1.0] * 50 for name in (*rescoring.INTERVENTIONS, "no block")}
-    nothing = count([], alike).decoded_tested["Are zeros worse than no block?"]
+    nothing = count([], alike).operators[surveys.DECODED].tested["Are zeros in its place worse than no block?"]
     assert (nothing.mean, nothing.p, nothing.verdict) == (0.0, 1.0, "not clear") and nothing.high == -nothing.low > 0.05
 
 
@@ -492,12 +476,9 @@ def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, le
         tested = [one["tested"].get(question) for one in told["operators"].values()]
         cells = [lens_tables.verdict(Estimate(**one) if one else None) for one in tested]
         assert f"| {' | '.join([question, *cells])} |" in text
-    for replacement, share in told["decoded"].items():
-        row = next(line for line in text.splitlines() if line.startswith(f"| {replacement} | 0."))
+    for measure, share in told["operators"][surveys.DECODED]["measured"].items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| {measure.removeprefix('loss with ')} | "))
         assert lens_tables.estimated(Estimate(**share)) in row
-    for question, difference in told["decoded_tested"].items():
-        row = next(line for line in text.splitlines() if line.startswith(f"| {question} |"))
-        assert lens_tables.verdict(Estimate(**difference)) in row
 
 
 def test_the_page_quotes_the_records(root: Path, lens_page: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def test_the_page_of_one_run_has_its_curves_rollouts_and_settings(tmp_path: Path
     page = parsed(text)
     for title in ("Reward", "Success", "Invocations, sampled", "KL to the start"):
         assert title in page.text
-    assert text.count("<svg") == 4 and "budget 4" in text and "Stage 2, finished at step 3 of 3" in page.text
+    assert text.count("data:image/svg+xml") == 4 and "Stage 2, finished at step 3 of 3" in page.text
     assert 'So <span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;5&lt;/b&gt;' in text
     assert "grpo.budget" in page.text and 'href="trajectories.jsonl.gz"' in text
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text

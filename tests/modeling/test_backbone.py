@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import is_progress_bar_enabled
 
 import tiny
@@ -37,10 +37,7 @@ from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A complete local model."""
-    whole = tiny.build_backbone("qwen2")
-    whole.model.save_pretrained(tmp_path)
-    whole.tokenizer.save_pretrained(tmp_path)
-    return tmp_path
+    return tiny.save(tiny.build_backbone("qwen2"), tmp_path)
 
 
 def refusal(id: str | Path, error: type[Exception] = FileNotFoundError) -> str:
@@ -50,23 +47,17 @@ def refusal(id: str | Path, error: type[Exception] = FileNotFoundError) -> str:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", torch.float32, torch.float16])
 def test_a_local_folder_of_every_family_loads_in_the_dtype_that_is_asked_for(
-    family: str, dtype: str, tmp_path: Path
+    family: str, dtype: str | torch.dtype, tmp_path: Path
 ) -> None:
     backbone = tiny.build_backbone(family)
-    backbone.model.save_pretrained(tmp_path)
-    backbone.tokenizer.save_pretrained(tmp_path)
+    tiny.save(backbone, tmp_path)
     loaded = Backbone.load(str(tmp_path), dtype=dtype, device="cpu")
-    assert loaded.dtype == getattr(torch, dtype)
-    assert loaded.fingerprints.rounded == backbone.fingerprints.rounded
-    assert (loaded.fingerprint() == backbone.fingerprint()) == (dtype == "float32")
+    assert loaded.dtype == getattr(torch, str(dtype).removeprefix("torch."))
+    assert (loaded.fingerprints.rounded == backbone.fingerprints.rounded) == (loaded.dtype != torch.float16)
+    assert (loaded.fingerprint() == backbone.fingerprint()) == (loaded.dtype == torch.float32)
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_dtype_may_be_torchs_own(dtype: torch.dtype, folder: Path) -> None:
-    assert Backbone.load(str(folder), dtype=dtype, device="cpu").dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float8", "half", "", torch.int8, torch.complex64, 32])
@@ -195,14 +186,6 @@ def test_what_the_hub_answers_comes_with_what_to_do(
 
 
 # ------------------------------------------------------------------------------------------ chat templates
-
-
-def test_qwen3s_own_template_does_not_think_unless_asked(data_dir: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(data_dir / "tokenizers" / "qwen3")
-    silent = tokenizer.decode(prompt_ids(tokenizer, "What is 2 + 3?"))
-    assert silent.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    aloud = tokenizer.decode(prompt_ids(tokenizer, "What is 2 + 3?", Prompt(thinking=True)))
-    assert aloud.endswith("<|im_start|>assistant\n")
 
 
 SMOLLM3_STYLE = (

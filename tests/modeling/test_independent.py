@@ -10,21 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+import kinds
 import tiny
 from tyler.engine.sampling import Sampling
 from tyler.modeling.synthesis import CentredHead, ConstantHead, Head
-from tyler.reasoners.memgen.model import MemGen
-from tyler.reasoners.softcot.model import SoftCot, Wording
-from tyler.tasks.prompts import Prompt
 
 
 def model_of(kind: str) -> Any:
     if kind == "tyler":
         return tiny.build("qwen3", tiny.SEEDS["qwen3"], psi_scale=1.0)
-    backbone = tiny.build_backbone("qwen3")
-    if kind == "memgen":
-        return MemGen.start(backbone)
-    return SoftCot.start(backbone, backbone, Prompt(), Wording("Give {n} for: {problem}", "Hints:", thoughts=2))
+    return kinds.new(kind, tiny.build_backbone("qwen3"))
 
 
 def trained(model: Any) -> list[torch.nn.Parameter]:

@@ -25,8 +25,7 @@ from tyler.modeling.tensor_files import round_file
 def plain(tmp_path: Path) -> Path:
     """The folder of a backbone."""
     backbone = tiny.build_backbone("qwen3")
-    backbone.model.save_pretrained(tmp_path / "plain")
-    backbone.tokenizer.save_pretrained(tmp_path / "plain")
+    tiny.save(backbone, tmp_path / "plain")
     return tmp_path / "plain"
 
 

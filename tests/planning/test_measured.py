@@ -14,6 +14,7 @@ import pytest
 import tiny
 from allocations import Allocations
 from tyler.config.files import load_config
+from tyler.modeling import attention
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, Phase, rehearse
 from tyler.reasoners.table import TRAININGS
@@ -44,13 +45,13 @@ class OfTensors(Meter):
         phase.measured = allocations.peak
 
 
-def steps(method: str, layers: int, folder: Path) -> dict[str, tuple[int, int]]:
+def steps(method: str, dtype: str, layers: int, folder: Path) -> dict[str, tuple[int, int]]:
     """What the steps of a rehearsal took and were planned to take, in bytes beside what was there before."""
     settings = tiny.config("qwen3").to_dict() | SHAPE | {"num_hidden_layers": layers}
     del settings["layer_types"]
     (folder / "config.json").write_text(json.dumps(settings))
     tiny.tokenizer().save_pretrained(folder)
-    small = ["backbone.dtype=float32", "stage1.batch_size=4", "grpo.group_size=4"]
+    small = [f"backbone.dtype={dtype}", "stage1.batch_size=4", "grpo.group_size=4"]
     small += ["memgen.weaver_grpo.group_size=2", "memgen.trigger.group_size=4"]
     small += ["memgen.max_insertions=1", "stage2.calibration.steps=2"]
     report = rehearse(load_config("qwen3-4b", [f"backbone.id={folder}", *small]), folder, method, device="cpu")
@@ -61,14 +62,21 @@ def steps(method: str, layers: int, folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+LOOSE = {"stage1": 1.35, "memgen": 1.75, "memgen-weaver-grpo": 1.75}
+"""What is read in chunks is planned as if all positions were in the largest; all else is close to what is planned."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("method", [name for name in TRAININGS if name != "stage2"])
 def test_a_step_holds_what_is_planned_and_each_layer_adds_what_is_planned(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dry_run, "Meter", OfTensors)
-    few, many = (steps(method, layers, tmp_path) for layers in (FEW, MANY))
+    # as on a GPU: half precision on a CPU keeps float32 states
+    monkeypatch.setattr(attention, "cache_dtype", lambda kept_in, device: kept_in)
+    few, many = (steps(method, dtype, layers, tmp_path) for layers in (FEW, MANY))
     assert many.keys() == ({"stage1 step", "stage2 step"} if method == "stage1" else {f"{method} step"})
     for name, (measured, planned) in many.items():
-        assert measured < planned < 2 * measured, name
+        assert measured < planned < LOOSE.get(name.removesuffix(" step"), 1.1) * measured, name
         grown, expected = measured - few[name][0], planned - few[name][1]
         assert grown < 1.01 * expected < 2 * grown, name

@@ -19,26 +19,16 @@ from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import architecture, skeleton
-from tyler.planning.memory import (
-    PROMPT as PROMPT_TOKENS,
-)
-from tyler.planning.memory import (
-    Read,
-    Shape,
-    calibration_memory,
-    count_parameters,
-    kept_by_decoder,
-    larger_peak,
-    rollout_memory,
-    step_memory,
-    trained,
-)
-from tyler.planning.steps import planned_step
+from tyler.planning.memory import calibration_memory, kept_by_decoder, larger_peak, rollout_memory, step_memory, trained
 from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
+from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.packing import read_packed
+from tyler.training.planned import PROMPT as PROMPT_TOKENS
+from tyler.training.planned import Read
+from tyler.training.shape import Shape, count_parameters
 from tyler.training.teacher_forcing import Example, Insertion
 
 NUMBERS = {
@@ -160,7 +150,7 @@ def test_a_presets_steps_fit_a_gpu_of_24_gigabytes_and_checkpointing_is_why(name
     )
 
     def needed(one: Config, stage: str) -> int:
-        return sum(step_memory(shape, one, planned_step(shape, one, stage), 2).values())
+        return sum(step_memory(shape, one, TRAININGS[stage].step(shape, one), 2).values())
 
     for stage in ("stage1", "stage2"):
         without = config.model_copy(update={stage: getattr(config, stage).model_copy(update=plain)})

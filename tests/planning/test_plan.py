@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from tyler.config.files import load_config
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
 from tyler.planning import plan
-from tyler.planning.memory import Shape, packed_weights
+from tyler.planning.memory import packed_weights
 from tyler.planning.plan import KNOWN, PHASES, Device, device_named, predicted, verdict
-from tyler.planning.steps import DECODING, STEPS, planned_step
 from tyler.reasoners.table import TRAININGS
+from tyler.training.shape import Shape
 
 # ----------------------------------------------------------------------------------------------- what is read
 
@@ -83,6 +84,9 @@ def test_an_unknown_device_is_refused_with_those_that_are_known(name: str) -> No
 
 # ------------------------------------------------------------------------------------------------- what fits
 
+DECODING = ("rollout", "calibration", "stage2", "grpo", "memgen-weaver-grpo", "memgen-trigger")
+"""What is decoded before, or in."""
+
 
 def test_packed_weights_are_counted_where_a_cpu_has_decoded_and_the_stack_is_small_enough() -> None:
     shape, config = Shape.read(settings_of("HuggingFaceTB/SmolLM2-135M-Instruct")), load_config("smollm2-135m")
@@ -96,9 +100,10 @@ def test_packed_weights_are_counted_where_a_cpu_has_decoded_and_the_stack_is_sma
     assert packed_weights(large, load_config("qwen3-4b"), 2) == {"packed weights": 2 * 151936 * 2560}, "the head alone"
 
 
-def test_every_training_has_a_plan() -> None:
-    assert set(STEPS) == set(TRAININGS)
-    assert set(PHASES) == {"calibration", "rollout", *(f"{method} step" for method in STEPS)}
+def test_every_training_has_a_plan_which_it_says_itself() -> None:
+    assert set(PHASES) == {"calibration", "rollout", *(f"{method} step" for method in TRAININGS)}
+    sources = "".join(file.read_text() for file in Path(plan.__file__).parent.glob("*.py"))
+    assert not re.search("memgen|softcot|sft", sources, re.IGNORECASE), "a method is planned in its own package"
 
 
 @pytest.mark.parametrize("preset", ["qwen2.5-1.5b", "smollm3-3b", "qwen3-4b"])
@@ -132,7 +137,7 @@ def test_micro_batches_of_tokens_are_counted_at_the_longest(tokens: str, rows: i
     config = load_config("paper", [f"stage1.{setting}" for setting in settings])
     shape = Shape.read(settings_of(config.backbone.id))
     assert config.rows("stage1") == 8
-    assert planned_step(shape, config, "stage1").reads[0][0].rows == rows
+    assert TRAININGS["stage1"].step(shape, config).reads[0][0].rows == rows
 
 
 # ------------------------------------------------------------------------------------------------- the command

@@ -16,16 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import kinds
 import tiny
 import tyler
 from damage import change, nudge, reseal
 from tyler import CheckpointError, Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import NOTES, LoraSettings
-from tyler.modeling.operators import Operator
-from tyler.reasoners.memgen.model import MemGen
-from tyler.reasoners.softcot.model import SoftCot, Wording
-from tyler.tasks.prompts import Prompt
+from tyler.modeling.lora import NOTES
 
 WRONG = (None, True, 0, -1, 1.5, 10**18, "bogus", [], {"x": 1})
 """Nine values, most of them of a wrong type wherever they come."""
@@ -49,34 +46,20 @@ class Kind:
     params=["stage1", "stage2", "sft", pytest.param("mini-tyler", marks=pytest.mark.slow), "memgen", "softcot"],
 )
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kind:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "mini-tyler":
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    if kind == "mini-tyler":
         return Kind(
             Path(tyler.__file__).parent / "assets" / "mini-tyler",
             "tyler.json",
             Backbone.load("mini"),
             Tyler.from_pretrained,
         )
-    if request.param in ("stage1", "stage2"):
-        operators = (Operator("global", 2, "answer_start"), Operator("state", 2, "step"))
-        model: Any = tiny.build("qwen3", operators=operators)
-        if request.param == "stage1":
-            model = Tyler.start(model.backbone, operators, LoraSettings(rank=2)).at_stage("stage1")
-        found = "tyler.json", model.backbone, Tyler.from_pretrained
-    elif request.param == "sft":  # and GRPO without operators
-        model = Tyler.start(tiny.build_backbone("qwen2"), (), LoraSettings(rank=2)).at_stage("sft")
-        model.policy.add_lora(LoraSettings(rank=2))
-        found = "tyler.json", model.backbone, Tyler.from_pretrained
-    elif request.param == "memgen":
-        backbone, prompt = tiny.build_backbone("qwen2"), Prompt(instruction="")
-        model = MemGen.start(backbone, lora=LoraSettings(rank=2), prompt=prompt).with_new_trigger(LoraSettings(rank=2))
-        found = "memgen.json", model.backbone, MemGen.from_pretrained
-    else:
-        backbone = tiny.build_backbone("qwen3")
-        model = SoftCot.start(backbone, backbone, Prompt(instruction=""), Wording("{n} {problem}", "", 3))
-        found = "softcot.json", backbone, SoftCot.from_pretrained
+    model = kinds.new(kind, tiny.build_backbone("qwen2" if kind == "memgen" else "qwen3"))
+    if kind == "memgen":
+        model = model.with_new_trigger(kinds.LORA)
     model.save_pretrained(folder)
-    return Kind(folder, *found)
+    manifest = f"{kind}.json" if kind in ("memgen", "softcot") else "tyler.json"
+    return Kind(folder, manifest, model.backbone, type(model).from_pretrained)
 
 
 @pytest.fixture
@@ -159,21 +142,24 @@ def test_tensors_in_another_dtype_are_named(dtype: torch.dtype, kind: Kind, plac
 
 def test_tensors_that_are_missing_or_unknown_or_misshapen_are_named(kind: Kind, place: Path) -> None:
     for name in kind.files(".safetensors"):
-        key = min(load_file(kind.whole / name))
+        key, tensor = min(load_file(kind.whole / name).items())
         for what, edit in (
             (f"missing {key}", lambda tensors, key=key: tensors.pop(key)),
             ("extra stranger", lambda tensors: tensors.update(stranger=torch.zeros(1))),
-            (f"misshapen {key}", lambda tensors, key=key: tensors.update({key: torch.zeros(3, 3)})),
+            (
+                f"misshapen {key}: [3, 3], expected {list(tensor.shape)}",
+                lambda tensors, key=key: tensors.update({key: torch.zeros(3, 3)}),
+            ),
         ):
             change(place / name, edit)
             reseal(place / kind.manifest)
-            assert what in refusal(kind, place, (name, what))
+            assert what in (told := refusal(kind, place, (name, what))) and name in told
             restore(kind, place, name, kind.manifest)
 
 
 def test_a_file_that_is_missing_and_another_backbone_are_named(kind: Kind, place: Path) -> None:
     own = [kind.manifest] if kind.manifest != "tyler.json" else []  # without it a folder is a plain backbone
-    for name in (*kind.files(".safetensors"), *own):
+    for name in (*kind.files(".safetensors"), *kind.files("adapter_config.json"), *own):
         (place / name).unlink()
         with pytest.raises((CheckpointError, FileNotFoundError), match=re.escape(Path(name).name)):
             kind.load(str(place))
@@ -183,6 +169,14 @@ def test_a_file_that_is_missing_and_another_backbone_are_named(kind: Kind, place
     (place / kind.manifest).write_text(json.dumps(content))
     reseal(place / kind.manifest)
     assert "fingerprint 0" in refusal(kind, place, "another backbone")
+
+
+def test_a_file_that_was_cut_in_half_is_named(kind: Kind, place: Path) -> None:
+    for name in (*kind.files(".safetensors"), *kind.files(".json")):
+        content = (kind.whole / name).read_bytes()
+        (place / name).write_bytes(content[: len(content) // 2])
+        assert str(place / name) in refusal(kind, place, name)
+        restore(kind, place, name)
 
 
 # ------------------------------------------------------------------------------------------------ JSON

@@ -15,6 +15,7 @@ from tests.documents import documented_metrics
 from tests.interrupted import whole_and_resumed
 from tests.reasoners import test_memgen, test_softcot, test_trained
 from tests.training import test_stage1
+from tests.weights import moved, tensors_of
 from torch import Tensor, nn
 
 from tyler.config.loops import TracesConfig
@@ -49,12 +50,7 @@ class Kind:
         return self.trainer(model, traces, self.config.model_copy(update=settings), traces[len(traces) - watched :])
 
     def tensors(self, model: Any) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for part in self.parts:
-            module: nn.Module = attrgetter(part)(model)
-            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-                found[f"{part}.{name}"] = tensor.detach().clone()
-        return found
+        return tensors_of(**{part: attrgetter(part)(model) for part in self.parts})
 
 
 KINDS = {
@@ -137,7 +133,7 @@ def test_training_learns_moves_what_it_trains_alone_and_logs_what_is_documented(
     after = kind.tensors(model)
     named = [(part, *one) for part in kind.parts for one in attrgetter(part)(model).named_parameters()]
     expected = {f"{part}.{key}" for part, key, parameter in named if id(parameter) in trained}
-    assert {key for key in after if not torch.equal(before[key], after[key])} == expected
+    assert moved(before, after) == expected
     assert not any(module.training for module in trainer.module.modules())
     lines = read_jsonl(tmp_path / "metrics.jsonl")
     losses = [line[f"{name}/loss"] for line in lines]
@@ -154,7 +150,7 @@ def test_a_killed_run_resumes_to_the_same_bits_and_chooses_the_same_best(
         tmp_path, after, lambda: kind.fresh(0.3), lambda model, run: kind.of(model, watched=2, **settings).train(run)
     )
     whole, resumed = map(kind.tensors, models)
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert not moved(whole, resumed)
     ends = [tmp_path / run / "checkpoints" / "step-6" for run in ("whole", "cut")]
     bests = [best_checkpoint(tmp_path / run) for run in ("whole", "cut")]
     assert bests[0] is not None and bests[1] is not None and bests[0].name == bests[1].name
@@ -179,7 +175,7 @@ def test_watching_the_development_loss_changes_no_weight(name: str, kind: Kind, 
         watched = [line["step"] for line in lines if f"{name}/development_loss" in line]
         assert watched == ([2, 4, 6] if every else [])
         found.append(kind.tensors(model))
-    assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
+    assert not moved(*found)
 
 
 def test_the_development_loss_is_the_mean_over_targets_without_dropout(kind: Kind) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import pytest
 import test_distributed
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from tests.engine.native.test_reader import fed_positions
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import memgen_reference as reference
 import tiny
-from damage import reseal
 from documents import documented_metrics
 from interrupted import whole_and_resumed
 from processes import together
@@ -30,13 +30,13 @@ from tyler.config.files import load_config
 from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
-from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.request import Request
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen import grpo, sft
-from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, Settings, num_insertions
+from tyler.reasoners.memgen.model import MemGen, Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.trigger import Consultation, decide
@@ -47,9 +47,12 @@ from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training import verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
+from tyler.training.policy_losses import group_advantages
 from tyler.training.rewards import Rewards, Weighted, verifier
 from tyler.training.rollouts import Rollout
+from tyler.training.teacher_forcing import Example
 from tyler.training.traces import Trace
+from weights import moved, tensors_of
 
 SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)
@@ -94,9 +97,9 @@ def build(family: str, *, trigger: bool = False, settings: Settings = SETTINGS, 
 
 
 @functools.cache
-def shared(family: str, trigger: bool = False) -> MemGen:
-    """Do not change it."""
-    return build(family, trigger=trigger)
+def shared(family: str, trigger: bool = False, at_prompt: bool = True) -> MemGen:
+    """Do not change it. `at_prompt` is whether its trigger is asked there."""
+    return build(family, trigger=trigger, settings=replace(SETTINGS, trigger_at_prompt=at_prompt))
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -123,19 +126,15 @@ def request_of(model: MemGen, case: dict[str, Any]) -> Request:
 
 
 @functools.cache
-def expected(family: str, trigger: bool, name: str) -> reference.Answer:
+def expected(family: str, trigger: bool, name: str, at_prompt: bool = True) -> reference.Answer:
     case = {"max_new_tokens": LENGTH, **CASES[name]}
-    return reference.decode(shared(family, trigger), tiny.ids(case.pop("text")), **case)
-
-
-def tokens_of(trajectory: Trajectory) -> list[int]:
-    return trajectory.visible_ids
+    return reference.decode(shared(family, trigger, at_prompt), tiny.ids(case.pop("text")), **case)
 
 
 def differences(trajectory: Trajectory, answer: reference.Answer) -> list[str]:
     found = []
-    if tokens_of(trajectory) != answer.tokens:
-        found.append(f"tokens {tokens_of(trajectory)} instead of {answer.tokens}")
+    if trajectory.visible_ids != answer.tokens:
+        found.append(f"tokens {trajectory.visible_ids} instead of {answer.tokens}")
     if [(one.operator, one.position) for one in trajectory.invocations] != answer.blocks:
         found.append(f"blocks {trajectory.invocations} instead of {answer.blocks}")
     if found:
@@ -157,15 +156,17 @@ ENGINES = [(1,), (3,), (12,)]
 """Slots."""
 
 
-@pytest.mark.parametrize("trigger", [False, True])
+@pytest.mark.parametrize("trigger, at_prompt", [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("family, slots", tiny.by_family(ENGINES, often=[(1,), (12,)]))
-def test_the_engine_decides_what_the_transcription_decides(family: str, trigger: bool, slots: int) -> None:
-    model = shared(family, trigger)
+def test_the_engine_decides_what_the_transcription_decides(
+    family: str, trigger: bool, at_prompt: bool, slots: int
+) -> None:
+    model = shared(family, trigger, at_prompt)
     engine = model.engine(slots=slots)
     trajectories = engine.run([request_of(model, case) for case in CASES.values()])
     faults = {}
     for index, (name, trajectory) in enumerate(zip(CASES, trajectories, strict=True)):
-        answer = expected(family, trigger, name)
+        answer = expected(family, trigger, name, at_prompt)
         found = differences(trajectory, answer)
         asked = [(one.position, one.decision) for one in engine.consultations[index]]
         if asked != [(position, decision) for position, decision, _ in answer.consultations]:
@@ -185,7 +186,8 @@ def test_the_cases_exercise_what_they_are_meant_to() -> None:
     asking = [expected(family, True, name) for family in tiny.FAMILIES for name in CASES]
     count = [sum(kind == "inference" for kind, _ in answer.blocks) for answer in quiet]
     assert sum(number == SETTINGS.max_insertions for number in count) >= 6, "K is reached"
-    assert all(answer.blocks[0] == ("prompt", 0) for answer in quiet)
+    later = [expected(family, True, name, at_prompt=False) for family in tiny.FAMILIES for name in CASES]
+    assert all(answer.blocks[0] == ("prompt", 0) for answer in (*quiet, *later))
     decisions = [(position == 0, decision) for answer in asking for position, decision, _ in answer.consultations]
     assert all(decisions.count((at_prompt, choice)) >= 3 for at_prompt in (True, False) for choice in (0, 1))
     greedy = [expected(family, False, f"greedy {place}") for family in tiny.FAMILIES for place in range(4)]
@@ -194,45 +196,11 @@ def test_the_cases_exercise_what_they_are_meant_to() -> None:
     assert any(len(answer.tokens) < LENGTH for answer in [*quiet, *asking]), "some end by themselves"
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_trigger_that_is_not_asked_at_the_prompt_leaves_its_block(family: str) -> None:
-    model = replace(shared(family, True), settings=replace(SETTINGS, trigger_at_prompt=False))
-    engine = model.engine(slots=2)
-    trajectories = engine.run([request_of(model, case) for case in CASES.values()])
-    for index, (case, trajectory) in enumerate(zip(CASES.values(), trajectories, strict=True)):
-        settings = {"max_new_tokens": LENGTH, **case}
-        answer = reference.decode(model, tiny.ids(settings.pop("text")), **settings)
-        assert not differences(trajectory, answer)
-        assert answer.blocks[0] == ("prompt", 0)
-        assert all(one.position > 0 for one in engine.consultations[index])
-
-
-def test_latents_matter_and_plain_decoding_differs() -> None:
-    model = shared("qwen3")
-    woven = model.solve(list(PROMPTS), max_new_tokens=LENGTH)
-    requests = [Request(prompt_ids(model.backbone.tokenizer, text, model.prompt), Never()) for text in PROMPTS]
-    from tyler.model import Tyler
-
-    plain = (
-        Tyler.start(model.backbone, (), prompt=Prompt(""))
-        .engine()
-        .run([replace(request, max_new_tokens=LENGTH) for request in requests])
-    )
-    assert all(tokens_of(one) != tokens_of(other) for one, other in zip(woven, plain, strict=True))
-
-
-def test_the_cost_of_a_block_is_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_block_is_what_is_new() -> None:
     """Every position goes through policy and weaver once, besides the queries and the last position of a re-read."""
     model = shared("qwen3")
     engine = model.engine(slots=1)
-    fed = {"policy": 0, "weaver": 0}
-    for name, reader in (("policy", engine.policy_reader), ("weaver", engine.synthesis_reader)):
-
-        def count(x: Tensor, packed: object, name: str = name, fused: Any = reader.fused) -> Tensor:
-            fed[name] += len(x)
-            return fused(x, packed)
-
-        monkeypatch.setattr(reader, "fused", count)
+    fed = fed_positions(engine)
     case = next(name for name in CASES if len(expected("qwen3", False, name).blocks) == 3)
     (trajectory,) = engine.run([request_of(model, CASES[case])])
     assert num_insertions(trajectory) == 2
@@ -240,7 +208,7 @@ def test_the_cost_of_a_block_is_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     assert length - 1 <= fed["policy"] <= length
     last = trajectory.invocations[-1]
     before = len(trajectory.prompt_ids) + last.position + trajectory.num_latents - last.num_latents
-    assert fed["weaver"] == before + trajectory.num_latents
+    assert fed["synthesizer"] == before + trajectory.num_latents
 
 
 # ------------------------------------------------------------------------------------- where blocks go
@@ -344,38 +312,6 @@ def test_the_trigger_says_no_at_a_tie_and_samples_by_one_uniform_number() -> Non
 # ----------------------------------------------------------------------------------------- as a reasoner
 
 
-def test_a_reasoner_counts_tokens_latents_and_blocks(tmp_path: Path) -> None:
-    model = shared("qwen3")
-    done: dict[int, Trajectory] = {}
-    reasoner = MemGenReasoner("memgen", model, max_new_tokens=20, slots=2)
-    problems = [Problem(f"p{i}", "jsonl", text, "5") for i, text in enumerate(PROMPTS)]
-    found = reasoner.solve(problems, done.__setitem__)
-    assert [done[index] for index in range(4)] == found
-    for trajectory in found:
-        assert trajectory.invocations[0].operator == "prompt"
-        assert num_insertions(trajectory) == trajectory.num_invocations - 1 <= SETTINGS.max_insertions
-        assert trajectory.num_latents == 5 + 3 * num_insertions(trajectory)
-        assert trajectory.num_visible <= 20
-        assert trajectory.num_visible == 20 or trajectory.finish_reason == "eos"
-        assert trajectory.truncated == (trajectory.finish_reason == "length")
-    assert any(num_insertions(trajectory) for trajectory in found)
-
-
-def test_events_come_in_order() -> None:
-    model = shared("smollm3")
-    text, blocks = "", 0
-    for event in model.engine(slots=1).stream([request_of(model, CASES["sampled 0"])]):
-        match event:
-            case TokenEvent():
-                text += event.text
-            case InvocationEvent():
-                blocks += 1
-                assert event.invocation.operator == "prompt" or text.endswith((",", ".", "\n"))
-            case FinishEvent():
-                assert (event.trajectory.text, event.trajectory.num_invocations) == (text, blocks)
-    assert blocks > 1
-
-
 def test_another_router_is_refused() -> None:
     model = shared("qwen3")
     with pytest.raises(TypeError, match="AtDelimiters, not with Never"):
@@ -388,8 +324,7 @@ def test_another_router_is_refused() -> None:
 def on_disk(folder: Path, *, trigger: bool = False) -> MemGen:
     """A randomized model whose backbone is a folder."""
     model = build("qwen3", trigger=trigger)
-    model.backbone.model.save_pretrained(folder / "backbone")
-    tiny.tokenizer().save_pretrained(folder / "backbone")
+    tiny.save(model.backbone, folder / "backbone")
     return replace(model, backbone=replace(model.backbone, id=str(folder / "backbone")))
 
 
@@ -416,17 +351,6 @@ def test_a_trained_model_reloads_bit_equal_and_is_not_the_untrained_one(trigger:
         ids = torch.tensor([tiny.ids(tiny.MEDIUM)])
         with torch.no_grad():
             assert torch.allclose(peft(ids).logits, getattr(model, part).lora(ids).logits, atol=1e-5)
-
-
-def test_the_lora_alone_makes_a_difference_after_reloading(tmp_path: Path) -> None:
-    model = on_disk(tmp_path)
-    model.save_pretrained(tmp_path / "saved")
-    path = tmp_path / "saved" / "weaver" / "adapter_model.safetensors"
-    save_file({key: torch.zeros_like(tensor) for key, tensor in load_file(path).items()}, path)
-    reseal(tmp_path / "saved" / "memgen.json")
-    without = MemGen.from_pretrained(str(tmp_path / "saved"))
-    (ours,), (other,) = (one.solve([tiny.MEDIUM], max_new_tokens=4) for one in (model, without))
-    assert not torch.allclose(ours.latents[0], other.latents[0], atol=1e-2)
 
 
 # ------------------------------------------------------------------------------ supervised training
@@ -471,22 +395,8 @@ def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
         torch.testing.assert_close(one, other, atol=3e-6, rtol=2e-3)
 
 
-def parameters_of(model: MemGen) -> dict[str, dict[str, Tensor]]:
-    parts = {"theta": model.backbone.model, "weaver": model.weaver, "trigger": model.trigger}
-    return {
-        part: {name: tensor.detach().clone() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-        for part, module in parts.items()
-        if module is not None
-    }
-
-
-def moved(before: dict[str, dict[str, Tensor]], after: dict[str, dict[str, Tensor]]) -> set[str]:
-    return {
-        f"{part}.{name}"
-        for part, tensors in before.items()
-        for name, tensor in tensors.items()
-        if not torch.equal(tensor, after[part][name])
-    }
+def everything_of(model: MemGen) -> dict[str, Tensor]:
+    return tensors_of(theta=model.backbone.model, weaver=model.weaver, trigger=model.trigger)
 
 
 def trainable_names(module: torch.nn.Module) -> set[str]:
@@ -520,10 +430,6 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
 
 
-def weave(model: MemGen, config: TracesConfig, run: Run, development: Sequence[Example] = ()) -> None:
-    sft.WeaverTrainer(model, examples_for(model), config, development).train(run)
-
-
 def examples_for(model: MemGen) -> list[Example]:
     return [sft.example_of(model, trace) for trace in traces_for(model)]
 
@@ -550,18 +456,9 @@ def learned(trainer: grpo.MemGenTrainer) -> list[torch.nn.Parameter]:
     return parameters
 
 
-def advantages_by_loops(rewards: Tensor) -> list[float]:
-    found = []
-    for group in rewards.tolist():
-        mean = sum(group) / len(group)
-        std = math.sqrt(sum((reward - mean) ** 2 for reward in group) / (len(group) - 1))
-        found += [(reward - mean) / (std + 1e-4) for reward in group]
-    return found
-
-
-def loss_by_loops(new: list[Tensor], old: list[list[float]], advantages: list[float], clip: float = 0.2) -> Tensor:
+def loss_by_loops(new: list[Tensor], old: list[list[float]], rewards: Tensor, clip: float = 0.2) -> Tensor:
     """-mean over answers of the mean over actions of min(r A, clip(r) A)."""
-    total = torch.zeros(())
+    total, advantages = torch.zeros(()), group_advantages(rewards).flatten().tolist()
     for logprobs, recorded, advantage in zip(new, old, advantages, strict=True):
         if len(recorded) == 0:
             continue
@@ -571,6 +468,18 @@ def loss_by_loops(new: list[Tensor], old: list[list[float]], advantages: list[fl
             terms.append(torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage))
         total = total - torch.stack(terms).mean()
     return total / len(advantages)
+
+
+def assert_learns(trainer: grpo.MemGenTrainer, rollout: Rollout, size: float, expected: Callable[[], Tensor]) -> None:
+    """What a trainer learns from a rollout, `size` away from the weights that gave it, is the loss that is expected."""
+    shift(learned(trainer), size)
+    totals = trainer.learn(rollout)
+    ours = gradients(learned(trainer))
+    loss = expected()
+    loss.backward()
+    assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert_close(ours, gradients(learned(trainer)))
+    assert totals["replay_gap"] < 2e-5
 
 
 def shift(model_parameters: list[torch.nn.Parameter], size: float) -> None:
@@ -587,33 +496,29 @@ def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> 
     trainer = trainer_of("weaver", model, GRPO)
     rollout = rolled_out(trainer)
     assert any(num_insertions(one) for one in rollout.trajectories)
-    shift(learned(trainer), size)
-    totals = trainer.learn(rollout)
-    ours = gradients(learned(trainer))
-    new, old = [], []
-    for one in rollout.trajectories:
-        blocks = {call.position: call.operator for call in one.invocations if call.position < one.num_visible}
-        targets = tokens_of(one)
-        new.append(reference.target_logprobs(model, one.prompt_ids, targets, blocks, GRPO.temperature))
-        old.append([p for p, is_op in zip(one.logprobs, one.is_operator, strict=True) if not is_op])
-    loss = loss_by_loops(new, old, advantages_by_loops(rollout.rewards))
-    loss.backward()
-    assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert_close(ours, gradients(learned(trainer)))
-    assert totals["replay_gap"] < 2e-5
+
+    def token_loss() -> Tensor:
+        new, old = [], []
+        for one in rollout.trajectories:
+            blocks = {call.position: call.operator for call in one.invocations if call.position < one.num_visible}
+            new.append(reference.target_logprobs(model, one.prompt_ids, one.visible_ids, blocks, GRPO.temperature))
+            old.append([p for p, is_op in zip(one.logprobs, one.is_operator, strict=True) if not is_op])
+        return loss_by_loops(new, old, rollout.rewards)
+
+    assert_learns(trainer, rollout, size, token_loss)
 
 
 def decision_loss(trainer: grpo.TriggerGrpo, rollout: Rollout) -> Tensor:
     model, new, old = trainer.model, [], []
     for one, consulted in zip(rollout.trajectories, consultations_of(trainer, rollout), strict=True):
-        visible = tokens_of(one)
+        visible = one.visible_ids
         rows = []
         for asked in consulted:
             logits = reference.trigger_logits(model, [*one.prompt_ids, *visible[: asked.position]])
             rows.append((logits / TRIGGER.temperature).log_softmax(dim=0)[asked.decision])
         new.append(torch.stack(rows) if rows else torch.zeros(0))
         old.append([asked.logprob for asked in consulted])
-    return loss_by_loops(new, old, advantages_by_loops(rollout.rewards))
+    return loss_by_loops(new, old, rollout.rewards)
 
 
 @pytest.mark.parametrize("at_prompt", [True, False])
@@ -626,14 +531,7 @@ def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt
     rollout = rolled_out(trainer)
     asked = [len(consulted) for consulted in consultations_of(trainer, rollout)]
     assert sum(asked) > 0 and len(set(asked)) > 1
-    shift(learned(trainer), size)
-    totals = trainer.learn(rollout)
-    ours = gradients(learned(trainer))
-    loss = decision_loss(trainer, rollout)
-    loss.backward()
-    assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert_close(ours, gradients(learned(trainer)))
-    assert totals["replay_gap"] < 2e-5
+    assert_learns(trainer, rollout, size, lambda: decision_loss(trainer, rollout))
     assert all(parameter.grad is None for parameter in model.weaver.parameters())
 
 
@@ -678,11 +576,10 @@ def test_grpo_moves_only_what_it_trains(kind: str, tmp_path: Path, monkeypatch: 
     reward_commas(monkeypatch)
     model = build("qwen2", trigger=kind == "trigger")
     config = TRIGGER if kind == "trigger" else GRPO
-    before = parameters_of(model)
+    before = everything_of(model)
     with open_new(tmp_path) as run:
         trainer_of(kind, model, config).train(run)
-    changed = moved(before, parameters_of(model))
-    assert changed == {f"{kind}.{name}" for name in trainable_names(getattr(model, kind))}
+    assert moved(before, everything_of(model)) == {f"{kind}.{name}" for name in trainable_names(getattr(model, kind))}
     entries = read_jsonl(tmp_path / "metrics.jsonl")
     assert any(entry["memgen_grpo/degenerate_groups"] < 1 for entry in entries)
     assert all(entry["memgen_grpo/replay_gap"] < 5e-5 for entry in entries if "memgen_grpo/replay_gap" in entry)
@@ -692,13 +589,13 @@ def test_grpo_moves_only_what_it_trains(kind: str, tmp_path: Path, monkeypatch: 
 def test_greedy_answers_to_development_problems_are_the_models_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reward_commas(monkeypatch)
     model, config = build("qwen2", trigger=kind == "trigger"), TRIGGER if kind == "trigger" else GRPO
-    before = parameters_of(model)
+    before = everything_of(model)
     found = trainer_of(kind, model, config, PROBLEMS[1:]).evaluate()
     answers = model.solve(PROBLEMS[1:], max_new_tokens=config.max_new_tokens)
     right = [verdict is not None and verdict.correct for verdict in verdicts.Verifier()(PROBLEMS[1:], answers)]
     assert found["greedy/accuracy"] == sum(right) / len(right)
     assert found["greedy/insertions"] == sum(map(num_insertions, answers)) / len(answers)
-    assert not moved(before, parameters_of(model)), "watching changes no weight"
+    assert not moved(before, everything_of(model)), "watching changes no weight"
 
 
 @pytest.mark.parametrize("kind", ["weaver", "trigger"])
@@ -711,8 +608,8 @@ def test_a_killed_run_resumes_to_the_same_bits(kind: str, tmp_path: Path, monkey
         lambda: build("qwen2", trigger=kind == "trigger"),
         lambda model, run: trainer_of(kind, model, config).train(run),
     )
-    assert not moved(parameters_of(whole), parameters_of(resumed))
-    assert moved(parameters_of(whole), parameters_of(build("qwen2", trigger=kind == "trigger")))
+    assert not moved(everything_of(whole), everything_of(resumed))
+    assert moved(everything_of(whole), everything_of(build("qwen2", trigger=kind == "trigger")))
 
 
 def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -726,7 +623,7 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
     for dropout in (0.0, 0.5):
         model = build("qwen2", dropout=dropout)
         with open_new(tmp_path / str(dropout)) as run:
-            weave(model, SMALL.model_copy(update={"steps": 1}), run)
+            sft.WeaverTrainer(model, examples_for(model), SMALL.model_copy(update={"steps": 1})).train(run)
         losses.append(read_jsonl(tmp_path / str(dropout) / "metrics.jsonl")[0]["memgen_weaver/loss"])
     assert abs(losses[0] - losses[1]) > 1e-3
 
@@ -826,8 +723,7 @@ def test_the_commands_train_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backbone = tiny.build_backbone("qwen3", SEEDS["qwen3"])
-    backbone.model.save_pretrained(tmp_path / "backbone")
-    tiny.tokenizer().save_pretrained(tmp_path / "backbone")
+    tiny.save(backbone, tmp_path / "backbone")
     rows = [{"problem": p.prompt, "solution": f"{p.solution}\n\nIt is \\boxed{{5}}", "answer": "5"} for p in PROBLEMS]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     grpo_settings = {"steps": 1, "batch_size": 2, "group_size": 2, "max_new_tokens": 8}

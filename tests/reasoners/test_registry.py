@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import pytest
-from tests import tiny
+from tests import kinds, tiny
 from tests.reasoners import soft
 
 from tyler import reasoners
@@ -23,13 +23,9 @@ from tyler.evaluation.options import Answering, EvaluationRequest, Questions
 from tyler.evaluation.store import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import registry, soft_thinking, swireasoning
-from tyler.reasoners.memgen.model import MemGen
-from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.reasoners.table import METHODS, Method
 from tyler.tasks import Problem
-from tyler.tasks.prompts import Prompt
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plain backbone, a Tyler checkpoint on it, and a file of problems."""
     folder = tmp_path_factory.mktemp("methods")
     theta = soft.model("qwen3").backbone
-    theta.model.save_pretrained(folder / "backbone")
-    theta.tokenizer.save_pretrained(folder / "backbone")
+    tiny.save(theta, folder / "backbone")
     trained = Tyler.from_pretrained(str(folder / "backbone")).at_stage("stage1")
     trained.save_pretrained(folder / "trained")
     rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(5)]
@@ -122,7 +117,7 @@ def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsy
 
 
 def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
-    model = MemGen.start(Backbone.load(str(place / "backbone")), prompt=Prompt(instruction=""))
+    model = kinds.new("memgen", Backbone.load(str(place / "backbone")))
     model.save_pretrained(place / "memgen")
     found = registry.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
@@ -137,7 +132,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
 
 
 def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(place: Path) -> None:
-    model = MemGen.start(Backbone.load(str(place / "backbone")), prompt=Prompt(instruction=""))
+    model = kinds.new("memgen", Backbone.load(str(place / "backbone")))
     model.save_pretrained(place / "woven")
     where = str(place / "woven")
     problems = [Problem("p", "jsonl", "How many, 1, 2 x?", "5")]
@@ -155,12 +150,9 @@ def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(plac
 
 @pytest.mark.parametrize("kind", ["softcot", "memgen", "backbone"])
 def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str, capsys) -> None:
-    backbone = Backbone.load(str(place / "backbone"))
-    folder, prompt = place / ("backbone" if kind == "backbone" else f"solve-{kind}"), Prompt(instruction="")
-    if kind == "softcot":
-        SoftCot.start(backbone, backbone, prompt, Wording("{problem}", "", 3)).save_pretrained(folder)
-    if kind == "memgen":
-        MemGen.start(backbone, prompt=prompt).save_pretrained(folder)
+    folder = place / ("backbone" if kind == "backbone" else f"solve-{kind}")
+    if kind != "backbone":
+        kinds.new(kind, Backbone.load(str(place / "backbone"))).save_pretrained(folder)
     problem = Problem("p", "jsonl", "How many x?", "5")
     (expected,) = registry.load(str(folder), name="x", max_new_tokens=20).reasoner.solve([problem])
     assert main.main(["solve", str(folder), problem.prompt, "--max-new-tokens", "20"]) == 0
@@ -182,17 +174,8 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
 @pytest.mark.parametrize("kind", ["softcot", "memgen", "stage1", "sft"])
 def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, tmp_path: Path, capsys) -> None:
     at = Path(shutil.copytree(place / "backbone", tmp_path / "before"))
-    theta, prompt, folder = Backbone.load(str(at)), Prompt(instruction=""), tmp_path / "saved"
-    if kind == "softcot":
-        SoftCot.start(theta, theta, prompt, Wording("{problem}", "", 3)).save_pretrained(folder)
-    elif kind == "memgen":
-        MemGen.start(theta, prompt=prompt).save_pretrained(folder)
-    else:
-        operators = () if kind == "sft" else tiny.OPERATORS
-        model = Tyler.start(theta, operators, prompt=prompt).at_stage(kind)
-        if kind == "sft":
-            model.policy.add_lora(LoraSettings(rank=2))
-        model.save_pretrained(folder)
+    folder = tmp_path / "saved"
+    kinds.new(kind, Backbone.load(str(at))).save_pretrained(folder)
     at.rename(tmp_path / "after")
     there = ["--backbone", str(tmp_path / "after")]
     evaluation = ["--task", "jsonl", "--data", str(place / "test.jsonl"), "--count", "1", "--max-new-tokens", "2"]

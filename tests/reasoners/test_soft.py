@@ -17,7 +17,6 @@ from tyler.engine.request import Request
 from tyler.engine.routing import Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.pass_at_1 import answer_of
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.tasks.problem import Problem
@@ -169,23 +168,6 @@ def test_cot_is_what_generate_decodes(family: str) -> None:
 # ------------------------------------------------------------------------------------------- what is counted
 
 
-def test_soft_steps_count_as_latents_and_their_tokens_are_recorded() -> None:
-    for method, case, thinks in CASES:
-        for one in decoded("qwen2", method, case, thinks, slots=4):
-            assert len(one.is_soft) == len(one.actions) == len(one.logprobs)
-            assert one.num_latents == one.num_soft == sum(one.is_soft)
-            assert one.num_visible + one.num_latents == len(one.actions)
-            assert all(value <= 0 for value in one.logprobs)
-            shown = one.actions[:-1] if one.finish_reason == "eos" else one.actions
-            assert one.text == soft.known_text(soft.model("qwen2", thinks), shown)
-
-
-def test_a_record_has_soft_steps_among_its_latents() -> None:
-    trajectory = max(decoded("qwen2", "soft-thinking", "cap", True, slots=4), key=lambda one: one.num_soft)
-    kept = answer_of(PROBLEMS[0], trajectory)
-    assert (kept.latents, kept.visible_tokens) == (6, len(trajectory.actions) - 6)
-
-
 def test_the_end_of_a_sequence_is_no_soft_step() -> None:
     model = soft.model("qwen2")
     first = decoded("qwen2", "soft-thinking", "wide", True, slots=1)[0]
@@ -320,16 +302,6 @@ def test_the_weights_of_a_mixture_are_those_computed_by_hand(settings: dict, kep
     assert mixture == pytest.approx({by_rank[rank]: weight for rank, weight in zip(kept, weights, strict=True)})
 
 
-def test_cold_steps_count_only_in_a_row() -> None:
-    settings = soft_thinking.SoftThinkingSettings(cold_stop_entropy=1.0, cold_stop_steps=3)
-    sampler = soft_thinking.SoftThinking(soft.model("qwen3").backbone, settings)
-    memory = sampler.start([], Sampling(), 99)
-    assert memory.end is not None
-    entropies = [0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 0.5]  # 1.0 is not below 1.0
-    recorded = [sampler._think(memory, 7, entropy) for entropy in entropies[:6]]
-    assert recorded == [7, 7, 7, 7, 7, memory.end] and not memory.thinking
-
-
 def test_an_end_token_on_the_step_of_cold_stop_ends_the_answer() -> None:
     """As in the release, which looks for the end of the answer before it looks at Cold Stop."""
     settings = soft_thinking.SoftThinkingSettings(cold_stop_entropy=1.0, cold_stop_steps=2)
@@ -352,29 +324,3 @@ def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_swit
     assert after(True, [0.5, 2.0, 2.0, 2.0, 1.0], window=2) == ["normal", "", "soft", "", "normal"]
     first = swireasoning.Memory(99)
     assert (first.switch(0.3, 0), first.reference, first.stay, first.soft) == ("", 0.3, 0, True)
-
-
-def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
-    sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.SwiReasoningSettings(a0=0.2, b0=0.6))
-    memory = swireasoning.Memory(longest=40, steps=10)
-    assert sampler._mix(memory, "soft", soft=True).share == pytest.approx(0.2 + 0.8 * 10 / 40)  # type: ignore[union-attr]
-    assert sampler._mix(memory, "normal", soft=False).share == pytest.approx(0.6 + 0.4 * 10 / 40)  # type: ignore[union-attr]
-    assert sampler._mix(memory, "soft", soft=False) is None, "an explicit step is read as its token"
-    memory.steps = 0
-    assert sampler._mix(memory, "", soft=True) == swireasoning.Mix(0.9, sampler.line_break)
-
-
-def test_forced_tokens_come_in_their_order_and_end_with_the_answer_budget() -> None:
-    settings = swireasoning.SwiReasoningSettings(max_switches=1, answer_tokens=3)
-    sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, settings)
-    memory = swireasoning.Memory(99, switches=3)
-    assert not sampler._control(memory, "normal"), "the step that turns counts as the first of the three"
-    assert list(memory.queue) == sampler.open and len(sampler.open) > 1
-    assert [sampler._token(memory, 0) for _ in range(2)] == sampler.open[:2]
-    assert [sampler._control(memory, "") for _ in range(2)] == [False, True]
-    for switches, queue in ((1, sampler.close), (2, sampler.close), (3, sampler.open)):
-        memory = swireasoning.Memory(99, switches=switches)
-        sampler._control(memory, "normal")
-        assert list(memory.queue) == queue and (memory.tokens_left is None) == (switches < 3)
-    memory = swireasoning.Memory(99, switches=3)
-    assert not sampler._control(memory, "") and not memory.queue, "only where a row turns"

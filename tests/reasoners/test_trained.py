@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from torch import Tensor
+from test_stage1 import SOLUTIONS
+from test_stage2 import verdict
 from transformers import AutoModelForCausalLM
 
 import tiny
@@ -23,17 +24,13 @@ from tyler.reasoners import grpo, sft
 from tyler.reasoners.sft import SftTrainer
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
-from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import verdicts
 from tyler.training.stage2 import Stage2Trainer
 from tyler.training.traces import Trace, tokenize
+from weights import everything_of, moved
 
-SOLUTIONS = (
-    "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
-    "Solution: $y$ is 12.",
-    "Step 1: we add 5 and 12.\n\nStep 2: so the total is $17$.",
-)
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
 SMALL = TracesConfig(steps=6, batch_size=2, learning_rate=0.02, checkpoint_every=2)
 WATCHED = SMALL.model_copy(update={"eval_every": 2, "checkpoint_every": 3, "micro_batch_size": 1})
@@ -61,20 +58,6 @@ def randomized(model: Tyler) -> Tyler:
 
 def traces_for(model: Tyler) -> list[Trace]:
     return [tokenize(model.backbone, (), model.prompt, problem) for problem in PROBLEMS]
-
-
-def eta_of(model: Tyler) -> dict[str, Tensor]:
-    assert model.policy.lora is not None
-    return {name: p.detach().clone() for name, p in model.policy.lora.named_parameters() if "lora_" in name}
-
-
-def rest_of(model: Tyler) -> dict[str, Tensor]:
-    parts = {"theta": model.backbone.model, "synthesizer": model.synthesizer}
-    return {
-        f"{part}.{name}": tensor.detach().clone()
-        for part, module in parts.items()
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
-    }
 
 
 def open_new(path: Path) -> Run:
@@ -109,11 +92,6 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
             torch.testing.assert_close(ours[name], p.grad, atol=1e-6, rtol=1e-4)
 
 
-def development_of(run: Path) -> dict[int, float]:
-    key = "sft/development_loss"
-    return {line["step"]: line[key] for line in read_jsonl(run / "metrics.jsonl") if key in line}
-
-
 def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
     place = files(tmp_path)
     rows = [{"problem": "How many 9 x?", "solution": f"{SOLUTIONS[0]} \\boxed{{5}}", "answer": "5"}]
@@ -125,8 +103,8 @@ def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
     )
     trained = sft.run(config, output=tmp_path / "sft")
     assert trained.stage == "sft" and trained.operators == ()
-    assert len(read_jsonl(tmp_path / "sft" / "metrics.jsonl")) == 2
-    assert list(development_of(tmp_path / "sft")) == [2]
+    lines = read_jsonl(tmp_path / "sft" / "metrics.jsonl")
+    assert ["sft/development_loss" in line for line in lines] == [False, True]
     loaded = Tyler.from_pretrained(str(tmp_path / "sft"))
     assert loaded.solve("How many 1 x?", max_new_tokens=12).actions == (
         trained.solve("How many 1 x?", max_new_tokens=12).actions
@@ -135,9 +113,7 @@ def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
 
 def files(folder: Path) -> Path:
     """A tiny backbone and a file of traces."""
-    backbone = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
-    backbone.model.save_pretrained(folder / "backbone")
-    tiny.tokenizer().save_pretrained(folder / "backbone")
+    tiny.save(tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"]), folder / "backbone")
     rows = [{"problem": p.prompt, "solution": f"{p.solution} \\boxed{{5}}", "answer": "5"} for p in PROBLEMS]
     (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -174,15 +150,10 @@ def test_a_trained_baseline_reloads_bit_equal_and_plain_peft_loads_it(stage: str
 # ------------------------------------------------------------------------------------------------ GRPO
 
 
-def verdict(task: str, completion: str, gold: str, **_: object) -> Verdict:
-    """A verifier that a random model satisfies about every other time."""
-    return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
-
-
 def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(verdicts, "grade", verdict)
     model = fresh(stage="grpo")
-    eta, rest = eta_of(model), rest_of(model)
+    before = everything_of(model)
     with open_new(tmp_path) as run:
         Stage2Trainer(model, PROBLEMS, [], CONFIG, title="GRPO").train(run)
     lines = read_jsonl(tmp_path / "metrics.jsonl")
@@ -191,8 +162,8 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
         assert line["stage2/reward"] == line["stage2/success"]
         assert line["stage2/invocations"] == line["stage2/anchor"] == 0
         assert line["stage2/replay_gap"] < 1e-4
-    assert any(not torch.equal(eta[name], tensor) for name, tensor in eta_of(model).items())
-    assert all(torch.equal(rest[name], tensor) for name, tensor in rest_of(model).items())
+    changed = moved(before, everything_of(model))
+    assert changed and all(name.startswith("policy.lora.") and "lora_" in name for name in changed)
 
 
 def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ def write_problems(path: Path, name: str, count: int) -> str:
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config of a tiny model that is trained in a second or two."""
     folder = tmp_path_factory.mktemp("config")
-    tiny.tyler("qwen3").backbone.model.save_pretrained(folder / "backbone")
-    tiny.tokenizer().save_pretrained(folder / "backbone")
+    tiny.save(tiny.tyler("qwen3").backbone, folder / "backbone")
     training = write_problems(folder / "training.jsonl", "How many", 6)
     development = DevelopmentConfig(path=write_problems(folder / "development.jsonl", "What is", 2), count=None)
     (folder / "mine.py").write_text("def short(completions):\n    return [-len(one) for one in completions]\n")
@@ -230,10 +229,3 @@ def test_a_run_does_not_go_on_with_a_backbone_that_differs_in_a_matrix(
     change(backbone / "model.safetensors", lambda tensors: nudge(tensors["model.layers.0.mlp.up_proj.weight"]))
     told = refusal([*command, "--stage1.steps", "1", "--resume"], capsys)
     assert "run cannot resume: the weights it starts from changed since it was started" in told
-
-
-def test_a_second_stage_without_a_first_one_says_so_before_anything_is_loaded(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = refusal(["stage2", str(config), "--start", str(tmp_path / "none"), "--output", str(tmp_path / "c")], capsys)
-    assert "none holds no Stage 1 model (no finished checkpoint); run `tyler train stage1 CONFIG` first" in told

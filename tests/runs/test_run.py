@@ -197,20 +197,25 @@ def test_checkpoints_are_whole_and_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-18", "step-20"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
-def test_a_checkpoint_that_fails_half_way_is_never_visible(tmp_path: Path, error: BaseException) -> None:
+FULL = "is full; step-2 is whole; free some space and resume with --resume"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (RuntimeError("boom"), RuntimeError, "boom"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (OSError(errno.ENOSPC, "No space left on device"), RunError, FULL),
+    ],
+)
+def test_a_checkpoint_that_fails_half_way_is_never_visible(
+    tmp_path: Path, error: BaseException, kind: type[BaseException], message: str
+) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 2)
-        with pytest.raises(type(error)):
+        with pytest.raises(kind, match=message):
             run.save_checkpoint(3, fail_with(error))
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
-
-
-def test_a_disk_that_fills_up_names_the_checkpoint_that_is_whole(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
-        train(run, 1, 2)
-        with pytest.raises(RunError, match="is full; step-2 is whole; free some space and resume with --resume"):
-            run.save_checkpoint(3, fail_with(OSError(errno.ENOSPC, "No space left on device")))
 
 
 FILL = """
@@ -436,6 +441,7 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_writes(tmp_path: Path) -
         train(run, checkpoint_step(newest) + 1, 8)
     for name in ("metrics.jsonl", "trajectories.jsonl.gz", "config.yaml"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert (tmp_path / "cut" / "trajectories.jsonl.gz").read_bytes().startswith(b"\x1f\x8b"), "compressed"
     assert len(json.loads((tmp_path / "cut" / "environment.json").read_text())) == 2
 
 
@@ -521,13 +527,10 @@ def test_a_log_line_that_is_no_record_is_named(tmp_path: Path) -> None:
         read_jsonl(tmp_path / "metrics.jsonl")
 
 
-def test_resuming_needs_a_run_with_the_same_config(tmp_path: Path) -> None:
+def test_resuming_needs_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run to resume"):
         Run.resume(tmp_path, CONFIG)
     assert list(tmp_path.iterdir()) == []
-    Run.create(tmp_path, CONFIG).close()
-    with pytest.raises(RunError, match=r"another config: grpo.kl_weight was 0.03, now 0.5$"):
-        Run.resume(tmp_path, CONFIG.replace("0.03", "0.5"))
 
 
 def test_a_setting_that_is_newer_than_the_run_had_its_default_there(tmp_path: Path) -> None:
@@ -585,18 +588,6 @@ def test_a_run_without_a_checkpoint_resumes_from_its_start_and_says_so(
     with Run.resume(tmp_path, CONFIG):
         assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert "has no checkpoint: it starts from its beginning" in caplog.text
-
-
-def test_rollouts_are_compressed_and_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
-    log = tmp_path / "trajectories.jsonl.gz"
-    with Run.create(tmp_path, CONFIG) as run:
-        run.log_trajectories(1, [{"text": "one " * 200}, {"text": "two " * 200}])
-        run.save_checkpoint(1, lambda folder: None)
-        size = log.stat().st_size
-        run.log_trajectories(2, [{"text": "three"}])
-    assert size < 400 < 1600
-    Run.resume(tmp_path, CONFIG).close()
-    assert [line["step"] for line in read_jsonl(log)] == [1, 1] and log.stat().st_size == size
 
 
 def test_a_process_that_follows_reads_checkpoints_and_writes_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -70,6 +71,24 @@ class Served:
         while self.service.dispatcher.open or engine.load().running:
             assert time.monotonic() < until, "a request is still running"
             time.sleep(0.01)
+
+
+@contextmanager
+def connected(served: Served) -> Iterator[socket.socket]:
+    """A bare connection to the server."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
+        yield connection
+
+
+def said_to(served: Served, text: str) -> bytes:
+    """All that the server says to bytes that do not come from a client, until it closes the connection."""
+    with connected(served) as connection:
+        connection.sendall(text.encode())
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    return answer
 
 
 def solved(model: Tyler, question: Any, max_new_tokens: int, **given: Any) -> Trajectory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -99,38 +100,35 @@ def test_texts_are_logged_only_when_that_is_asked_for(model: Tyler, tmp_path: Pa
     assert len(line["prompts"]) == 1 and "Step 1" in line["prompts"][0]
 
 
-def test_no_text_ends_the_log(tmp_path: Path) -> None:
+def logged(folder: Path, lines: Iterable[dict[str, Any]], max_bytes: int = 10**6, files: int = 2) -> tuple[int, int]:
+    """How many lines were counted as on disk and as lost by a log that was opened, got these and was closed."""
     metrics = Metrics(SharedEngine(None))
-    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=10**6, files=2)
-    for user in ("\ud800", "ü", "\n\0"):
-        log.add({"user": user})
+    log = AuditLog(folder / "audit.jsonl", metrics, max_bytes=max_bytes, files=files)
+    for line in lines:
+        log.add(line)
     log.close()
-    assert [line["user"] for line in lines_of(tmp_path / "audit.jsonl")] == ["\ud800", "ü", "\n\0"]
-    assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 0)
+    return metrics.log_lines._value.get(), metrics.log_lost._value.get()
+
+
+def test_no_text_ends_the_log(tmp_path: Path) -> None:
+    lines = [{"user": user} for user in ("\ud800", "ü", "\n\0")]
+    assert logged(tmp_path, lines) == (3, 0)
+    assert [{"user": line["user"]} for line in lines_of(tmp_path / "audit.jsonl")] == lines
 
 
 def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None:
-    metrics, path = Metrics(SharedEngine(None)), tmp_path / "audit.jsonl"
-    log = AuditLog(path, metrics, max_bytes=101, files=3)
-    for number in range(20):
-        log.add({"number": number, "padding": "x" * 20})
-    log.close()
+    lines = [{"number": number, "padding": "x" * 20} for number in range(20)]
+    assert logged(tmp_path, lines, max_bytes=101, files=3) == (20, 0)
     names = sorted(one.name for one in tmp_path.iterdir())
     assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
     kept = [line["number"] for name in reversed(names) for line in lines_of(tmp_path / name)]
     assert kept == list(range(20 - len(kept), 20)) and len(kept) == 6
-    assert metrics.log_lines._value.get() == 20
 
 
 def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, path, rotate, refusals = (
-        Metrics(SharedEngine(None)),
-        tmp_path / "audit.jsonl",
-        AuditLog.doRollover,
-        iter(range(5)),
-    )
+    rotate, refusals = AuditLog.doRollover, iter(range(5))
 
     def sometimes(self: AuditLog) -> None:
         if next(refusals, None) is not None:
@@ -138,20 +136,15 @@ def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
         rotate(self)
 
     monkeypatch.setattr(AuditLog, "doRollover", sometimes)
-    log = AuditLog(path, metrics, max_bytes=31, files=4)
-    for number in range(8):
-        log.add({"number": number, "padding": "x"})
-    log.close()
+    lines = [{"number": number, "padding": "x"} for number in range(8)]
+    assert logged(tmp_path, lines, max_bytes=31, files=4) == (3, 5)
     names = ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl")
     assert [line["number"] for name in names for line in lines_of(tmp_path / name)] == [0, 6, 7]
-    assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 5)
 
 
 def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
     for number in range(2):
-        log = AuditLog(tmp_path / "audit.jsonl", Metrics(SharedEngine(None)), max_bytes=10**6, files=2)
-        log.add({"number": number})
-        log.close()
+        logged(tmp_path, [{"number": number}])
     assert [line["number"] for line in lines_of(tmp_path / "audit.jsonl")] == [0, 1]
 
 

@@ -1,17 +1,14 @@
-"""OpenAI's own client, and curl, work unchanged; and what they get is what the model answers."""
+"""OpenAI's own client works unchanged, and what it gets is what the model answers."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-import subprocess
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 from tests import tiny
-from tests.serving.served import NAME, Served, likelihood, solved
+from tests.serving.served import NAME, Served, solved
 
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
@@ -134,20 +131,6 @@ def test_completions_continue_texts_and_tokens_as_they_are(served: Served, model
     assert "".join(chunk.choices[0].text for chunk in chunks) == echoed
 
 
-def test_the_log_likelihoods_of_an_echo_are_those_of_one_pass(served: Served, model: Tyler) -> None:
-    """As lm-eval's local-completions asks for them, and reads them: the tokens after the context but the last."""
-    pairs = [(tiny.ids(tiny.LONG), tiny.ids(" so we add")), (tiny.ids("x"), tiny.ids(tiny.MEDIUM))]
-    body = {"model": NAME, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
-    found = served.post("/v1/completions", body | {"prompt": [context + rest for context, rest in pairs]}).json()
-    for choice, (context, rest) in zip(found["choices"], pairs, strict=True):
-        scores, (logprob, greedy) = choice["logprobs"], likelihood(model, context, rest)
-        values = scores["token_logprobs"][len(context) : -1]
-        assert len(values) == len(rest) and sum(values) == pytest.approx(logprob, abs=1e-4)
-        tops = [max(top.values()) for top in scores["top_logprobs"][len(context) : -1]]
-        assert all(value == top for value, top in zip(values, tops, strict=True)) == greedy
-        assert scores["token_logprobs"][0] is None and len(scores["tokens"]) == len(context) + len(rest) + 1
-
-
 def test_a_response_has_a_reasoning_item_for_each_invocation(served: Served, model: Tyler) -> None:
     asked = {"model": NAME, "input": tiny.ODD, "max_output_tokens": 24, "temperature": 0}
     found = served.openai.responses.create(**asked, extra_body={"tyler": {"router": "boundaries"}})
@@ -211,17 +194,6 @@ def test_models_are_listed(served: Served) -> None:
     (found,) = served.openai.models.list()
     assert found.id == NAME and found.max_model_len == tiny.MAX_POSITIONS
     assert served.openai.models.retrieve(NAME).id == NAME
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_gets_a_stream_that_ends_with_done(served: Served, model: Tyler) -> None:
-    body = json.dumps(SAMPLED | {"stream": True})
-    command = ["curl", "-sSN", f"{served.url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
-    events = [line.removeprefix("data: ") for line in lines if line]
-    assert events[-1] == "[DONE]" and all(line.startswith("data: ") for line in lines if line)
-    found = [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events[:-1]]
-    assert "".join(found) == expected(model).text
 
 
 def test_a_token_inside_a_character_is_named_by_its_bytes(served: Served) -> None:

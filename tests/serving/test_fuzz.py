@@ -62,7 +62,7 @@ def alternatives(depth: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "null"}, {"allOf": [inner, inner]}]}
 
 
-HOSTILE = {
+SCHEMAS = {
     "deep": nested(200),
     "wide": {"type": "object", "properties": {f"field{at}": {"type": "string"} for at in range(1000)}},
     "long strings": {"type": "string", "minLength": 10**6, "maxLength": 2 * 10**6},
@@ -74,18 +74,13 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_schema_that_is_made_to_cost_holds_nobody_up(name: str, served: Served) -> None:
-    format = {"type": "json_schema", "json_schema": {"schema": HOSTILE[name]}}
-    body = {"model": NAME, "messages": MESSAGE["messages"], "max_tokens": 8, "response_format": format}
-    answer = served.post("/v1/chat/completions", body)
-    assert answer.status_code in (200, 400), answer.text
-    assert served.get("/health/live").status_code == 200
+PATTERNS = ("(a{1,1000}){1,1000}", "(a|aa)+$", "[a-z]{5000}", "(.*a){40}")
+HOSTILE = {name: {"type": "json_schema", "json_schema": {"schema": schema}} for name, schema in SCHEMAS.items()}
+HOSTILE |= {pattern: {"type": "regex", "pattern": pattern} for pattern in PATTERNS}
 
 
-@pytest.mark.parametrize("pattern", ["(a{1,1000}){1,1000}", "(a|aa)+$", "[a-z]{5000}", "(.*a){40}"])
-def test_a_pattern_that_is_made_to_cost_holds_nobody_up(pattern: str, served: Served) -> None:
-    format = {"type": "regex", "pattern": pattern}
+@pytest.mark.parametrize("format", HOSTILE.values(), ids=HOSTILE)
+def test_a_format_that_is_made_to_cost_holds_nobody_up(format: dict[str, Any], served: Served) -> None:
     body = {"model": NAME, "messages": MESSAGE["messages"], "max_tokens": 8, "response_format": format}
     answer = served.post("/v1/chat/completions", body)
     assert answer.status_code in (200, 400), answer.text

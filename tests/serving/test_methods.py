@@ -7,36 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tiny
+from tests import kinds, tiny
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.reasoners.memgen import model as memgen
-from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.reasoners.softcot import model as softcot
-from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.problem import Problem
 
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": tiny.MEDIUM}], "max_tokens": 10}
 
 
-def built(module: ModuleType) -> Any:
-    """A tiny model for a method."""
-    torch.manual_seed(1)
-    backbone = tiny.tyler("qwen2").backbone
-    if module is softcot:
-        model = tiny.tyler("qwen2")
-        return SoftCot.start(backbone, backbone, model.prompt, Wording("Think {n} times: {problem}", "", 3))
-    if module is memgen:
-        return MemGen.start(backbone)
-    return cot.backbone_alone(tiny.tyler("qwen2"))
-
-
 @pytest.mark.parametrize("module", [cot, soft_thinking, swireasoning, softcot, memgen])
 def test_a_baseline_is_served_and_answers_as_it_does_in_an_evaluation(module: ModuleType) -> None:
-    reasoner = module.reasoner(built(module), module.METHOD.settings())
+    torch.manual_seed(1)
+    kind = {softcot: "softcot", memgen: "memgen"}.get(module, "backbone")
+    reasoner = module.reasoner(kinds.new(kind, tiny.tyler("qwen2").backbone), module.METHOD.settings())
     bounded = AnswerSettings(max_new_tokens=10, max_generated=10)  # as the server has it
     problem = Problem("1", "jsonl", tiny.MEDIUM, "5")
     (answer,) = reasoner.model.shared_engine.run([reasoner.request(problem, bounded)])

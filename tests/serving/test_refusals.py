@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 from tests import tiny
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, said_to, serving
 
 from tyler.model import Tyler
 from tyler.serving.guard import answers_to
@@ -43,6 +41,7 @@ def test_a_field_that_is_not_supported_is_named(path: str, served: Served) -> No
         assert error_of(served.post(path, PATHS[path] | {name: 1}), 400)["param"] == name
 
 
+UNIQUE = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "uniqueItems": True}}}
 REFUSED = [
     (CHAT, {"tools": [{"type": "function"}]}, "tools", "not supported by this server"),
     (CHAT, {"temperature": -1}, "temperature", "greater than or equal to 0"),
@@ -66,6 +65,18 @@ REFUSED = [
     (CHAT, {"stop": "x" * 257}, "stop", "at most 256 characters"),
     (CHAT, {"stop": ["a", "x" * 257]}, "stop.1", "at most 256 characters"),
     (CHAT, {"seed": -1}, "seed", "greater than or equal to 0"),
+    (CHAT, {"logit_bias": {"x": 1}}, "logit_bias.x", "pattern"),
+    (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias", "names token 999999"),
+    (CHAT, {"logit_bias": {str(at): 1 for at in range(1025)}}, "logit_bias", "at most 1024"),
+    (CHAT, {"presence_penalty": 3}, "presence_penalty", "less than or equal to 2"),
+    (CHAT, {"repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
+    (CHAT, {"stop_token_ids": [999999]}, "stop_token_ids", "999999"),
+    (CHAT, {"min_p": 0.1}, "min_p", "says nothing without temperature"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "needs a schema"),
+    (CHAT, {"response_format": {"type": "regex", "pattern": "("}}, "response_format", "regex"),
+    (CHAT, {"response_format": {"type": "xml"}}, "response_format.type", "'json_schema'"),
+    (CHAT, {"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos", "exclude each other"),
+    (CHAT, {"response_format": UNIQUE}, "response_format", "uniqueItems"),
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
     (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "'user'"),
     (CHAT, {"messages": [{"role": "user", "content": " "}]}, "messages.0", "the message is empty"),
@@ -151,9 +162,9 @@ def test_another_model_and_another_path_are_not_found(served: Served) -> None:
 
 def test_a_prompt_that_is_too_long_says_how_long_it_may_be(served: Served) -> None:
     long = "x " * tiny.MAX_POSITIONS
-    for path, change in {"/v1/chat/completions": {"messages": [{"role": "user", "content": long}]}}.items():
-        error = error_of(served.post(path, CHAT | change), 400)
-        assert error["code"] == "context_length_exceeded" and f"context of {tiny.MAX_POSITIONS}" in error["message"]
+    answer = served.post("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": long}]})
+    error = error_of(answer, 400)
+    assert error["code"] == "context_length_exceeded" and f"context of {tiny.MAX_POSITIONS}" in error["message"]
     with pytest.raises(openai.BadRequestError, match="shorten the prompt"):
         served.openai.completions.create(model=NAME, prompt=long)
 
@@ -170,38 +181,12 @@ def test_a_body_that_is_no_request_is_refused(text: str | bytes, served: Served)
 # ------------------------------------------------------------------------------------------------ who, how much
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read(model: Tyler) -> None:
-    with serving(model, max_body=2000) as small:
-        error = error_of(small.post("/v1/completions", TEXT | {"prompt": "x" * 5000}), 413)
-        assert "larger than 2000 bytes" in error["message"]
-
-        def parts() -> Iterator[bytes]:
-            for _ in range(100):
-                yield b"x" * 100
-
-        with httpx2.Client(base_url=small.url) as client:
-            answer = client.post("/v1/completions", content=parts(), headers={"content-type": "application/json"})
-            error_of(answer, 413)
-        assert small.post("/v1/completions", TEXT).status_code == 200
-
-
-def raw(served: Served, text: str, seconds: float = 60.0) -> bytes:
-    """What the server says to bytes that do not come from a client."""
-    host, port = served.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
-        connection.sendall(text.encode())
-        found = b""
-        while part := connection.recv(65536):
-            found += part
-    return found
-
-
 def test_who_never_finishes_a_request_is_not_waited_for(model: Tyler) -> None:
     with serving(model, body_seconds=0.3, idle_seconds=0.6) as hasty:
         head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        answer = raw(hasty, f"{head}Content-Length: 100\r\n\r\n{{")
+        answer = said_to(hasty, f"{head}Content-Length: 100\r\n\r\n{{")
         assert b"408" in answer.splitlines()[0] and b"within 0.3 seconds" in answer
-        assert raw(hasty, head) == b"" and raw(hasty, "") == b""
+        assert said_to(hasty, head) == b"" and said_to(hasty, "") == b""
         assert hasty.post("/v1/completions", TEXT).status_code == 200
 
 

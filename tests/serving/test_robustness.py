@@ -12,21 +12,13 @@ from contextlib import ExitStack, contextmanager, suppress
 import httpx2
 import psutil
 import pytest
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, connected, said_to, serving
 
 from tyler.model import Tyler
 
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"content-type": "application/json"}
-
-
-@contextmanager
-def connected(served: Served) -> Iterator[socket.socket]:
-    """A bare connection to the server."""
-    host, port = served.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=300) as connection:
-        yield connection
 
 
 def closed(connection: socket.socket) -> bool:
@@ -150,12 +142,8 @@ def test_headers_without_end_are_cut_off_before_they_take_memory_and_time(text: 
 
 def test_what_is_no_http_is_told_so(served: Served) -> None:
     for text in (f"{HEAD}X-Long: {'a' * 70_000}", "garbage\r\n\r\n", f"{HEAD}Content-Length: -1\r\n\r\n"):
-        with connected(served) as connection:
-            connection.sendall(text.encode())
-            found = b""
-            while part := connection.recv(65536):
-                found += part
-        assert found.startswith(b"HTTP/1.1 400") and b"Invalid HTTP" in found
+        answer = said_to(served, text)
+        assert answer.startswith(b"HTTP/1.1 400") and b"Invalid HTTP" in answer
 
 
 def test_a_request_in_one_piece_with_those_behind_it_is_no_long_header(served: Served) -> None:
@@ -204,7 +192,8 @@ def test_a_body_of_a_hundred_megabytes_is_refused_and_takes_no_memory(served: Se
     for content in (parts(), parts()):
         with httpx2.Client(base_url=served.url, timeout=300) as client:
             with suppress(httpx2.WriteError):  # the connection may be closed before everything was sent
-                assert client.post("/v1/completions", content=content, headers=JSON).status_code == 413
+                answer = client.post("/v1/completions", content=content, headers=JSON)
+                assert answer.status_code == 413 and "larger than 4194304 bytes" in answer.json()["error"]["message"]
     with connected(served) as connection:
         connection.sendall(f"{HEAD}Content-Length: {100 * 2**20}\r\n\r\n".encode())
         assert b" 413 " in connection.recv(65536).splitlines()[0]

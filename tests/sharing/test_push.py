@@ -44,8 +44,7 @@ def trained() -> Tyler:
 def published(the_hub: Hub, tmp_path: Path) -> Hub:
     """A Hub with the backbone of the tiny model."""
     backbone, folder = trained().backbone, tmp_path / "backbone"
-    backbone.model.save_pretrained(folder)
-    backbone.tokenizer.save_pretrained(folder)
+    tiny.save(backbone, folder)
     the_hub.repos["base/model"] = Repo(private=False)
     the_hub.repos["base/model"].commit("main", {path.name: path.read_bytes() for path in folder.iterdir()})
     return the_hub

@@ -1,25 +1,26 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tyler.config.files import ConfigError, load_config, parse_config
+import tiny
+from tyler.config.files import ConfigError, differences, dump, load_config, parse_config
 from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.benchmarks import gpqa
 from tyler.tasks.decontamination import (
-    NearIndex,
-    Overlap,
     Selection,
     find_overlap,
     fingerprint,
     load_training,
 )
-from tyler.training.command import development_problems
+from tyler.training import command
+from tyler.training.command import development_problems, origin_of
 
 
 def problems(task: str, *prompts: str) -> list[Problem]:
@@ -61,14 +62,14 @@ def test_hostile_text_has_a_fingerprint():
 def test_overlaps_are_found_whatever_their_places():
     training = problems("train", "One.", "Two.", "Three.")
     evaluation = problems("test", "four", "TWO")
-    assert find_overlap(training, evaluation) == [Overlap("train-2", "test-2", "test")]
+    assert find_overlap(training, evaluation) == ["train-2 = test test-2"]
     assert find_overlap(training, []) == find_overlap([], evaluation) == []
 
 
 def test_questions_are_compared_where_a_prompt_adds_options_or_an_instruction():
     (training,) = problems("train", "What is 2 + 3?")
     evaluated = Problem("test-1", "test", "What is 2 + 3?\n\nGive only the number.", "5", question="What is 2 + 3?")
-    assert find_overlap([training], [evaluated]) == [Overlap("train-1", "test-1", "test")]
+    assert find_overlap([training], [evaluated]) == ["train-1 = test test-1"]
 
 
 def refusal(tmp_path: Path, training: list[str], held_out: list[str]) -> str:
@@ -142,6 +143,66 @@ def test_sets_are_mixed_and_none_of_them_is_held_out(files, tmp_path):
         load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
 
 
+def mixture(
+    tmp_path: Path, weights: tuple[float, float], held_out: tuple[str, ...] = ("None",), seed: int = 0
+) -> Config:
+    """12 problems of one file and 4 of another."""
+    large, small = ([f"{name} {number}" for number in range(count)] for name, count in (("Large", 12), ("Small", 4)))
+    more = {"task": "jsonl", "path": traces(tmp_path / "small.jsonl", *small), "weight": weights[1]}
+    files = traces(tmp_path / "large.jsonl", *large), traces(tmp_path / "test.jsonl", *held_out)
+    return config_of(*files, on_overlap="drop", weight=weights[0], also=[more], seed=seed)
+
+
+def drawn(config: Config) -> Counter[str]:
+    """How often each training problem is among the examples."""
+    examples = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    return Counter(problem.id for problem in examples)
+
+
+@pytest.mark.parametrize(
+    ("weights", "held_out", "large", "small"),
+    [
+        ((1, 1), ("None",), [1] * 8, [2] * 4),
+        ((1, 3), ("None",), [1] * 4, [3] * 4),
+        ((0.5, 1.5), ("None",), [1] * 4, [3] * 4),
+        ((3, 1), ("None",), [1] * 12, [1] * 4),
+        ((5, 3), ("None",), [1] * 10, [1, 1, 2, 2]),
+        ((1, 1), ("Small 1", "Small 2"), [1] * 7, [3, 4]),
+    ],
+)
+def test_each_set_of_a_mixture_has_its_weights_share_of_the_examples_that_may_be_learned(
+    weights, held_out, large, small, tmp_path
+):
+    counts = drawn(mixture(tmp_path, weights, held_out))
+    assert sorted(count for id, count in counts.items() if id.startswith("train")) == large
+    assert sorted(count for id, count in counts.items() if id.startswith("small")) == small
+
+
+def test_a_weighted_draw_follows_from_the_seed_alone_and_a_run_is_held_to_it(tmp_path):
+    config = mixture(tmp_path, (1, 1))
+    assert drawn(config) == drawn(config) != drawn(mixture(tmp_path, (1, 1), seed=1))
+    other = mixture(tmp_path, (1, 3))
+    assert differences(dump(config), dump(other), dump(Config()))[0].startswith("data.also was")
+    backbone = tiny.build_backbone("llama")
+    examples = [command.load_problems(settings) for settings in (config, config, other)]
+    origins = [origin_of("", map(Problem.content, problems), backbone) for problems in examples]
+    assert origins[0] == origins[1] and origins[1]["the training examples"] != origins[2]["the training examples"]
+
+
+def test_a_weight_without_an_effect_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"gives .*small\.jsonl 0 of 16 examples, and it has 4 problems; change its w"):
+        drawn(mixture(tmp_path, (100, 1)))
+    with pytest.raises(ValueError, match=r"gives .*small\.jsonl 6 of 12 examples, and it has 0 problems"):
+        drawn(mixture(tmp_path, (1, 1), ("Small 0", "Small 1", "Small 2", "Small 3")))
+    for data in (
+        {"weight": 1},
+        {"also": [{"task": "chains", "weight": 1}]},
+        {"weight": 1, "also": [{"task": "chains"}]},
+    ):
+        with pytest.raises(ConfigError, match="give one to data and to each set in also, or none"):
+            parse_config(json.dumps({"data": data}))
+
+
 def test_problems_set_aside_are_of_the_first_set(tmp_path):
     training = traces(tmp_path / "train.jsonl", *(f"Problem {number}" for number in range(20)))
     data = {"task": "jsonl", "path": training, "also": [{"task": "chains", "count": 50}], "development": {"count": 5}}
@@ -184,7 +245,7 @@ def test_a_set_that_was_named_must_be_readable_and_a_default_one_is_warned_of(fi
         load_training(Selection("jsonl", path=files[0]), [lost], "refuse")
     default = Selection("jsonl", path="no.jsonl", optional=True)
     assert len(load_training(Selection("jsonl", path=files[0]), [default], "refuse")) == 3
-    assert "training problems are not compared with jsonl: task 'jsonl': 'no.jsonl'" in caplog.text
+    assert "training problems are not compared with jsonl: task 'jsonl' reads a file, and 'no.jsonl'" in caplog.text
 
 
 def numbered(path: Path, count: int) -> str:
@@ -323,39 +384,3 @@ def test_a_set_that_cannot_be_is_refused_by_name(override, message):
 def test_a_task_may_be_written_as_papers_write_it():
     config = load_config("mini", ["evaluation.task=MATH-500", "evaluation.split=test"])
     assert config.evaluation.task == "math500"
-
-
-NEAR = "Natalia sold 48 clips to her friends in April and then she sold half as many clips in May, how many in all?"
-
-
-@pytest.mark.parametrize(
-    ("text", "near"),
-    [
-        (NEAR.replace("friends", "neighbours"), True),
-        (NEAR.replace("how many in all", "how many altogether"), True),
-        (NEAR.replace("48", "84"), False),
-        (NEAR.replace("half", "twice").replace("sold", "bought").replace("clips", "pens"), False),
-        ("Natalia sold 48 clips", False),
-        ("", False),
-    ],
-)
-def test_a_problem_is_nearly_another_where_a_word_differs_and_no_number_does(text: str, near: bool) -> None:
-    index = NearIndex([(("test-1", "gsm8k"), NEAR), (("test-2", "gsm8k"), "What is 2 + 3?")])
-    assert index.nearest(text) == (("test-1", "gsm8k") if near else None)
-
-
-def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(tmp_path, caplog):
-    near = traces(tmp_path / "train.jsonl", NEAR.replace("friends", "neighbours"), "What is 2 + 3?")
-    training, held_out = Selection("jsonl", path=near), [Selection("jsonl", path=traces(tmp_path / "test.jsonl", NEAR))]
-    assert len(load_training(training, held_out, "refuse")) == 2
-    assert (
-        "training problems that are nearly held-out ones: 1 (kept; data.on_overlap=drop leaves them out)" in caplog.text
-    )
-    assert "train-1 ~ jsonl test-1" in caplog.text
-    assert [problem.id for problem in load_training(training, held_out, "drop")] == ["train-2"]
-
-
-def test_the_splits_of_mini_are_not_nearly_each_other() -> None:
-    index = NearIndex(((each.id, each.task), each.prompt) for each in load_problems("mini", "eval"))
-    training = load_problems("mini", "train", count=2000)
-    assert sum(index.nearest(problem.prompt) is not None for problem in training) <= 20

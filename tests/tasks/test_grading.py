@@ -25,7 +25,7 @@ from tyler.tasks.task import Generated, GradeOptions, Task, boxed
         ("gsm8k", "gsm8k"), ("GSM8K", "gsm8k"), ("GSM-8K", "gsm8k"), ("MATH-500", "math500"), ("math_500", "math500"),
         ("GPQA", "gpqa"), ("GPQA-Diamond", "gpqa"), ("gpqa_diamond", "gpqa"), ("TheoremQA", "theoremqa"),
         ("HumanEval", "humaneval"), ("human-eval", "humaneval"), ("OpenR1-Math", "openr1"),
-        ("OpenR1-Math-220k", "openr1"), ("SVAMP", "svamp"), ("MAWPS", "mawps"), ("JSONL", "jsonl"), ("mini", "mini"),
+        ("SVAMP", "svamp"), ("MAWPS", "mawps"), ("JSONL", "jsonl"), ("mini", "mini"),
     ],
 )  # fmt: skip
 def test_a_task_may_be_written_as_people_write_it(written, name):
@@ -64,7 +64,7 @@ NEW = """
 from tyler.tasks.benchmarks.gsm8k import equal, problem
 from tyler.tasks.task import Task, boxed
 
-TASK = Task(name="added", title="", sources={}, problem=problem, verdict=boxed(equal), aliases=("addedlate",))
+TASK = Task(name="added", title="Added late", sources={}, problem=problem, verdict=boxed(equal))
 """
 
 
@@ -73,18 +73,18 @@ def test_a_benchmark_is_one_module_and_nothing_else(name: str, monkeypatch: pyte
     (tmp_path / f"{name}.py").write_text(NEW.replace('"added"', f'"{name}"'))
     monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
     monkeypatch.setattr(grading, "TASKS", grading._benchmarks())
-    grading._aliases.cache_clear()
+    grading._other_names.cache_clear()
     try:
         assert grade(name.title(), r"\boxed{7}", "7").correct
         assert task_name("ADDED-late") == name
     finally:
-        grading._aliases.cache_clear()
+        grading._other_names.cache_clear()
         sys.modules.pop(f"tyler.tasks.benchmarks.{name}")
 
 
-def test_importing_the_tasks_imports_nothing_heavy():
+def test_importing_tyler_and_its_tasks_imports_nothing_heavy():
     ours = ("tyler.tasks.mini", "tyler.tasks.benchmarks.gsm8k")
-    heavy = ("torch", "transformers", "numpy", "datasets", "pyarrow", "sympy", *ours)
+    heavy = ("torch", "transformers", "peft", "numpy", "datasets", "pyarrow", "sympy", *ours)
     code = f"import sys, tyler.tasks; print([name for name in {heavy} if name in sys.modules])"
     source = Path(grading.__file__).parents[2]
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=source, check=True)
@@ -97,11 +97,8 @@ def test_importing_the_tasks_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("task", "completion", "gold", "outcome"),
     [
-        ("gsm8k", r"\boxed{1,234}", "1234", Outcome.CORRECT), ("gsm8k", r"\boxed{1234.0}", "1,234", Outcome.CORRECT),
-        ("gsm8k", r"\boxed{0.1}", "0.10000000000000000001", Outcome.WRONG),
-        ("gsm8k", r"\boxed{12,34}", "1234", Outcome.UNPARSABLE), ("gsm8k", r"\boxed{}", "7", Outcome.UNPARSABLE),
-        ("gsm8k", r"\boxed{3+4}", "7", Outcome.UNPARSABLE), ("gsm8k", r"\boxed{8}", "7", Outcome.WRONG),
-        ("gsm8k", r"\boxed{7}", "seven", Outcome.GOLD_ERROR), ("gsm8k", "the answer is 7", "7", Outcome.NO_BOX),
+        ("gsm8k", r"\boxed{1,234}", "1234", Outcome.CORRECT), ("gsm8k", r"\boxed{3+4}", "7", Outcome.UNPARSABLE),
+        ("gsm8k", r"\boxed{8}", "7", Outcome.WRONG), ("gsm8k", "the answer is 7", "7", Outcome.NO_BOX),
         ("svamp", r"\boxed{\$51.00}", "51", Outcome.CORRECT), ("svamp", r"\boxed{51.5}", "51", Outcome.WRONG),
         ("mawps", r"\boxed{2\frac{1}{3}}", "2 1/3", Outcome.CORRECT),
         ("mawps", r"\boxed{7/3}", "2 1/3", Outcome.CORRECT), ("mawps", r"\boxed{2.33}", "2 1/3", Outcome.WRONG),
@@ -194,14 +191,11 @@ def test_a_refusal_to_run_code_and_a_programming_error_are_not_hidden(grade_by):
 
 
 HOSTILE = {
-    "braces": "\\boxed{" + "{" * 100_000,
-    "pairs": "\\boxed{" + "{}" * 50_000 + "}",
     "escapes": "\\boxed{" + "\\{" * 50_000 + "}",
     "boxes": "\\boxed{" * 15_000,
     "bare boxes": "\\boxed " * 15_000,
     "thoughts": "<think>" * 15_000,
     "spaces": "\\boxed" + " " * 100_000,
-    "dollars": "\\boxed{" + "$" * 100_000 + "}",
     "texts": "\\boxed{" + "\\text{" * 15_000 + "}" * 15_001,
     "digits": "\\boxed{" + "9" * 100_000 + "}",
     "commas": "\\boxed{1" + ",000" * 25_000 + "}",
@@ -214,10 +208,6 @@ HOSTILE = {
 
 
 ANSWERS = {
-    "letters": "A" * 100_000,
-    "options": "A) " * 33_000,
-    "short options": "A) " * 1300,
-    "quotation marks": "'" * 3900 + "!",
     "short spaces of an option": "A)" + " " * 3900 + "\u00e9!",
     "connectives": "A) " + "or a " * 790 + "!",
     "singles": "A) " + "b " * 1900 + "1",
@@ -254,11 +244,8 @@ ANSWERS = {
     "inverse functions": r"\sin^" * 70 + "2",
     "power of a sum": "(x+y+z+1)^{1000}",
     "periods": r"0.\overline{" * 30 + "}" * 30,
-    "left": r"\left" * 300,
     "unions": r"(1,2)\cup" * 200 + "(1,2)",
     "signs of lists": r"\pm 1 " * 200,
-    "relations": "x<" * 900 + "x",
-    "or": "or " * 600,
 }
 HOSTILE |= {name: f"So \\boxed{{{answer}}}." for name, answer in ANSWERS.items()}
 GOLDS = {"gpqa": ["D"], "theoremqa": ["7", "7.0", "[7, 7]", "true", '"(c)"']}
@@ -272,11 +259,6 @@ def test_hostile_answers_are_graded_at_once_and_never_correct(task, completion):
         verdict = grade(task, completion, gold, deadline=0.2)
         assert not verdict.correct
         assert time.process_time() - start < 1
-
-
-def test_code_is_not_run_unless_that_is_allowed():
-    with pytest.raises(PermissionError, match="allow"):
-        grade("humaneval", "def f(): pass", "{}")
 
 
 # ------------------------------------------------------------------------------------------------------ wrong calls

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +96,7 @@ def test_all_the_files_of_a_split_in_pieces_are_read_in_order(tmp_path, use):
 
 def test_rows_that_a_benchmark_leaves_out_are_not_counted(tmp_path, use):
     use(toy(2))
-    path = write(tmp_path / "toy_test.jsonl", [ROWS[0], {**ROWS[1], "picture": "image.png"}, ROWS[2]])
+    path = write(tmp_path / "anything.jsonl", [ROWS[0], {**ROWS[1], "picture": "image.png"}, ROWS[2]])
     assert [problem.id for problem in load_problems("toy", path=path)] == ["p0", "p2"]
 
 
@@ -134,20 +133,14 @@ def test_a_path_that_leads_nowhere_is_refused_with_what_was_looked_for(tmp_path,
 
 
 def test_one_s_own_file_must_be_given_and_be_a_file(tmp_path):
-    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name it with --data"):
+    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name one with --data"):
         load_problems("jsonl")
     with pytest.raises(ValueError, match="is not a file"):
         load_problems("jsonl", path=tmp_path)
 
 
-def test_generated_problems_need_no_file(tmp_path):
-    problems = load_problems("mini", "eval", count=4, seed=3)
-    assert len({problem.id for problem in problems}) == 4
-    for problem in problems:
-        assert problem.solution is not None
-        assert grade("mini", problem.solution, problem.answer).correct
-    assert problems == load_problems("mini", count=4, seed=3)
-    assert problems != load_problems("mini", count=4, seed=4)
+def test_generated_problems_are_in_no_file(tmp_path):
+    assert load_problems("mini", "eval", count=4, seed=3) == load_problems("mini", count=4, seed=3)
     with pytest.raises(ValueError, match="task 'mini' generates its problems"):
         load_problems("mini", "train", path=tmp_path)
 
@@ -312,28 +305,6 @@ def test_every_published_gsm8k_trace_grades_correct(data_dir, split, num_problem
         assert problem.solution is not None
         assert grade("gsm8k", problem.solution, problem.answer).correct, problem.id
         assert "<<" not in problem.solution
-
-
-def test_a_gsm8k_download_that_broke_off_is_refused(data_dir, tmp_path):
-    lines = (data_dir / "gsm8k_test.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "test.jsonl").write_text("".join(lines[:1000]))
-    with pytest.raises(ValueError, match=r"read 1,000 problems, but the test split of GSM8K has 1,319"):
-        load_problems("gsm8k", path=tmp_path)
-
-
-# ------------------------------------------------------------------------------------------------- the other real files
-
-
-@pytest.mark.parametrize(("name", "num_problems"), [("MATH-500", 500), ("TheoremQA", 747), ("HumanEval", 164)])
-def test_every_benchmark_is_read_from_its_published_file(data_dir, name, num_problems):
-    problems = load_problems(name, path=data_dir)
-    assert len(problems) == len({problem.id for problem in problems}) == num_problems
-    assert len({problem.task for problem in problems}) == 1
-
-
-def test_a_benchmark_s_own_file_and_its_folder_give_the_same_problems(data_dir, tmp_path):
-    shutil.copy(data_dir / "math500_test.jsonl", tmp_path / "anything.jsonl")
-    assert load_problems("math500", path=tmp_path / "anything.jsonl") == load_problems("math500", path=data_dir)
 
 
 # ----------------------------------------------------------------------------------- tasks of other people's files

@@ -19,7 +19,6 @@ import pytest
 import test_stage1
 import test_stage2
 import torch
-import torch.distributed as dist
 from accelerate import PartialState
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -72,11 +71,6 @@ STAGE2 = test_stage2.with_settings(
 )
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
 """Of weights that moved by about 0.03: sums are taken in another order, and Adam divides by the gradient's size."""
-
-
-def alone(work: Callable[..., Any], *arguments: Any) -> Any:
-    """The same in one process."""
-    return work(*arguments)
 
 
 # ---------------------------------------------------------------------------------------------- the two stages
@@ -453,14 +447,6 @@ def averaged() -> dict[str, float]:
 
 def test_means_weigh_what_they_are_of_and_the_slowest_counts() -> None:
     assert together(3, averaged) == [{"a": 2.0, "b_seconds": 2.0}] * 3
-
-
-def test_alone_everything_is_what_one_process_has() -> None:
-    with joined(QUICK):
-        assert (distributed.rank(), distributed.world(), distributed.gather("x")) == (0, 1, ["x"])
-        assert distributed.share([1, 2, 3]) == [1, 2, 3]
-        assert distributed.average({"a": 0.1}, 3) == {"a": 0.1}
-        assert not dist.is_initialized()
 
 
 # -------------------------------------------------------------------------------------------------- errors

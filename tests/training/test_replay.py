@@ -91,32 +91,6 @@ def test_the_stored_latents_are_what_is_replayed() -> None:
     assert largest_gap(model, trajectories) > 100 * TOLERANCE
 
 
-def test_the_entropy_is_that_of_the_distribution_over_all_allowed_actions() -> None:
-    model = tiny.tyler("qwen3")
-    trajectories = sample(model, 0.7, budget=1)
-    _, entropy = replay(model, trajectories)
-    packed = pack(model.backbone, trajectories)
-    with torch.no_grad():
-        hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
-    for row, trajectory in enumerate(trajectories):
-        spent = 0
-        for place, action in enumerate(trajectory.actions):
-            logits = model.policy.logits(hidden[row, packed.decided_at[row, place]]).detach().clone() / 0.7
-            if spent >= 1:
-                logits[model.backbone.vocab_size :] = -torch.inf
-            expected = torch.distributions.Categorical(logits=logits.double()).entropy()
-            torch.testing.assert_close(entropy[row, place].double(), expected, atol=1e-4, rtol=0)
-            spent += action >= model.backbone.vocab_size
-
-
-def test_replay_does_not_depend_on_the_company() -> None:
-    model = tiny.tyler("qwen3")
-    trajectories = sample(model, 1.0)
-    whole, _ = replay(model, trajectories)
-    alone, _ = replay(model, trajectories[-1:])
-    torch.testing.assert_close(alone[0], whole[-1, : alone.shape[1]], atol=TOLERANCE, rtol=0)
-
-
 def test_trajectories_of_different_temperatures_are_not_replayed_together() -> None:
     model = tiny.tyler("qwen3")
     with pytest.raises(ValueError, match=r"temperatures \[0\.\d+, 1\.0\]; replay one at a time"):

@@ -26,13 +26,7 @@ def test_only_successes_pay_and_only_for_invocations_over_the_budget():
     success = torch.tensor([True, True, True, False, False])
     num_invocations = torch.tensor([3, 5, 9, 9, 0])
     assert budget_penalty(success, num_invocations, budget=5).tolist() == [0, 0, 4, 0, 0]
-
-
-def test_a_budget_of_zero_charges_every_invocation_of_a_success():
-    assert budget_penalty(torch.tensor([True, False]), torch.tensor([2, 2]), budget=0).tolist() == [2, 0]
-
-
-def test_impossible_budgets_are_refused_with_what_came():
+    assert budget_penalty(success, num_invocations, budget=0).tolist() == [3, 5, 9, 0, 0]
     with pytest.raises(ValueError, match="got -1"):
         budget_penalty(torch.tensor([True]), torch.tensor([1]), budget=-1)
 
@@ -134,14 +128,6 @@ def test_what_is_not_there_is_refused_before_anything_is_loaded(source: Any, tmp
         with_sources(Config(rewards=(RewardConfig(path=wanting),)))
 
 
-def test_a_run_keeps_the_hash_of_a_source(source: Any) -> None:
-    settings = Config(rewards=(RewardConfig(path=source("return [1, 1]")),))
-    before = with_sources(settings)
-    assert before.rewards[0].sha256 == origins(before.rewards)[f"the reward {settings.rewards[0].path}"]
-    source("return [2, 2]")
-    assert with_sources(settings).rewards[0].sha256 != before.rewards[0].sha256
-
-
 def test_functions_of_this_process_are_rewards_too() -> None:
     def short(completions: list[str]) -> list[float]:
         return [-float(len(one)) for one in completions]
@@ -204,16 +190,6 @@ def test_rewards_that_share_a_name_or_weigh_nothing_are_refused() -> None:
         Config(rewards=(RewardConfig(path="a.py:f"), RewardConfig(path="b.py:f")))
     with pytest.raises(ValueError, match="every weight is 0"):
         Config(rewards=(RewardConfig(name="verifier", weight=0.0),))
-
-
-# ---------------------------------------------------------------------------------- many at once, and a changed one
-
-
-def test_many_wrong_symbolic_answers_are_judged_together_and_a_slow_one_holds_none_up() -> None:
-    problems = [Problem(f"m{number}", "math500", "x?", f"\\frac{{x^{number + 2}-1}}{{x-1}}") for number in range(64)]
-    answers = [answer(f"\\boxed{{x^{number + 1} + 3}}") for number in range(64)]
-    found = verdicts.Verifier(seconds=30.0)(problems, answers)
-    assert [one is not None and one.outcome for one in found] == [Outcome.WRONG] * 64
 
 
 def test_a_run_that_goes_on_with_another_reward_or_without_it_is_refused(source: Any, tmp_path: Path) -> None:

@@ -27,12 +27,13 @@ from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training import grpo, packing, stage1, stage2, verdicts
+from tyler.training import grpo, stage1, stage2, verdicts
 from tyler.training.command import load_problems_that_fit
 from tyler.training.optimizer import state_bytes
 from tyler.training.policy_losses import group_advantages
 from tyler.training.rollouts import Rollout
 from tyler.training.stage2 import Stage2Trainer
+from weights import everything_of, moved
 
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
 NAMES = [operator.name for operator in tiny.OPERATORS]
@@ -121,16 +122,6 @@ def test_a_group_is_sampled_for_every_problem_with_seeds_of_its_own() -> None:
     assert len({tuple(trajectory.actions) for trajectory in rollout.trajectories[:size]}) > 1
 
 
-def test_rollouts_are_reproducible_and_do_not_depend_on_their_company() -> None:
-    model = tiny.tyler("qwen3")
-    first = roll_out(model, PROBLEMS[:2], CONFIG, step=3)
-    again = roll_out(model, PROBLEMS[:2], CONFIG, step=3)
-    alone = roll_out(model, PROBLEMS[1:2], CONFIG, step=3)
-    actions = [trajectory.actions for trajectory in first.trajectories]
-    assert actions == [trajectory.actions for trajectory in again.trajectories]
-    assert actions[CONFIG.grpo.group_size :] == [trajectory.actions for trajectory in alone.trajectories]
-
-
 def test_a_problem_that_a_batch_has_twice_is_answered_otherwise_the_second_time() -> None:
     batch = [PROBLEMS[0], PROBLEMS[1], PROBLEMS[0]]
     assert grpo.repeats_in(batch) == [0, 0, 1]
@@ -165,19 +156,6 @@ def test_a_seed_depends_on_every_part_and_not_on_the_machine() -> None:
     assert seed_of(42, 0, "p1", 3) == seed_of(42, 0, "p1", 3) == 230969984548635
     others = [seed_of(43, 0, "p1", 3), seed_of(42, 1, "p1", 3), seed_of(42, 0, "p2", 3), seed_of(42, 0, "p1", 4)]
     assert len({seed_of(42, 0, "p1", 3), *others}) == 5
-
-
-def test_the_reward_is_success_minus_the_penalty_of_successes_over_the_budget() -> None:
-    config = with_settings(CONFIG, group_size=8)
-    rollout = roll_out(tiny.tyler("qwen3"), PROBLEMS, config, step=0)
-    rewards = rollout.rewards.flatten().tolist()
-    cases = set()
-    for trajectory, reward in zip(rollout.trajectories, rewards, strict=True):
-        success = len(trajectory.text) % 2 == 1
-        over = max(0, len(trajectory.invocations) - 1)
-        assert reward == pytest.approx((1.0 if success else 0.0) - (0.2 * over if success else 0.0))
-        cases.add((success, over > 0))
-    assert len(cases) == 4, "successes and failures, within the budget and over it"
 
 
 # ------------------------------------------------------------------------------- the loss, by the sums
@@ -299,30 +277,28 @@ def test_the_loss_and_its_gradients_are_the_papers_sums(family: str, variant: st
 
 
 @pytest.mark.parametrize(
-    "cut", [{"micro_batch_size": 1}, {"micro_batch_size": 4}, {"micro_batch_size": 5}, {"micro_batch_tokens": 150}]
+    "cut, recomputed",
+    [
+        ({"micro_batch_size": 1}, 0),
+        ({"micro_batch_size": 4}, 0),
+        ({"micro_batch_size": 5}, 0),
+        ({"micro_batch_tokens": 150}, 0),
+        ({"micro_batch_size": 2, "gradient_checkpointing": True}, 6),
+    ],
 )
-def test_micro_batches_have_the_gradient_and_the_terms_of_the_whole_batch(cut: dict[str, int]) -> None:
+def test_micro_batches_and_gradient_checkpointing_have_the_gradient_and_the_terms_of_the_whole_batch(
+    cut: dict[str, int], recomputed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, rollout, reference_psi = moved_policy()
+    layers = tiny.count_recomputed(monkeypatch)
     assert len({len(trajectory.actions) for trajectory in rollout.trajectories}) > 1
     whole_terms, whole = learned(model, rollout, reference_psi, CONFIG)
     config = with_settings(CONFIG, **cut)
     terms, parts = learned(model, rollout, reference_psi, config)
+    assert len(layers) == recomputed * model.backbone.model.config.num_hidden_layers
     assert terms == pytest.approx(whole_terms, abs=1e-5)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-3)
-
-
-def test_gradient_checkpointing_reaches_the_replay_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, rollout, reference_psi = moved_policy()
-    plain_terms, plain = learned(model, rollout, reference_psi, CONFIG)
-    calls, checkpoint = [], packing.checkpoint
-    monkeypatch.setattr(packing, "checkpoint", lambda *given, **how: calls.append(1) or checkpoint(*given, **how))
-    config = with_settings(CONFIG, gradient_checkpointing=True, micro_batch_size=2)
-    terms, gradients = learned(model, rollout, reference_psi, config)
-    assert len(calls) == len(rollout.trajectories) // 2 * model.backbone.model.config.num_hidden_layers
-    assert terms == pytest.approx(plain_terms, abs=1e-5)
-    for name, gradient in plain.items():
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-3)
 
 
 def test_without_a_kl_term_the_reference_is_not_read_and_its_kl_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,13 +318,6 @@ def test_without_a_kl_term_the_reference_is_not_read_and_its_kl_not_told(monkeyp
     read.clear()
     terms, _ = learned(model, replace(rollout, start=None), reference_psi, with_settings(CONFIG, kl_weight=0.0))
     assert not read and "kl" not in terms
-
-
-def test_the_reference_has_the_psi_of_the_start() -> None:
-    model, rollout, reference_psi = moved_policy()
-    terms, _ = learned(model, replace(rollout, start=None), reference_psi, CONFIG)
-    other, _ = learned(model, replace(rollout, start=None), model.policy.psi.detach().clone(), CONFIG)
-    assert abs(terms["kl"] - other["kl"]) > 1e-3
 
 
 def test_rollouts_keep_to_the_bound_on_memory_and_do_not_change(
@@ -384,39 +353,19 @@ def test_a_share_of_a_batch_is_scaled_by_the_rewards_of_all_of_it(monkeypatch: p
             torch.testing.assert_close(trainer.advantages(mine), expected[:2].flatten())
 
 
-def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
-    model, rollout, reference_psi = moved_policy()
-    rollout.rewards.fill_(1.0)
-    config = with_settings(CONFIG, kl_weight=0.0)
-    _, gradients = learned(model, rollout, reference_psi, config)
-    assert not any(gradient.any() for gradient in gradients.values())
-    assert trainer_of(model, config).rollout_metrics(rollout)["degenerate_groups"] == 1.0
-    rollout.rewards[0, 0] = 0.0
-    assert trainer_of(model, config).rollout_metrics(rollout)["degenerate_groups"] == 1 - 1 / len(PROBLEMS)
-
-
 # ---------------------------------------------------------------------------------------------- learns
-
-
-def tensors_of(model: Tyler) -> dict[str, Tensor]:
-    """Every tensor of the model: theta (through each view), phi, Q_k, Proj_k, eta and psi."""
-    parts = {"theta": model.backbone.model, "synthesizer": model.synthesizer, "policy": model.policy}
-    return {
-        f"{part}.{name}": tensor.detach().clone()
-        for part, module in parts.items()
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
-    }
 
 
 def test_stage_2_moves_all_of_eta_and_psi_and_nothing_else(tmp_path: Path) -> None:
     model = fresh()
-    before = tensors_of(model)
+    before = everything_of(model)
     metrics = trained(tmp_path, model)
-    moved = {name for name, tensor in tensors_of(model).items() if not torch.equal(tensor, before[name])}
     eta = {name for name in before if name.startswith("policy.") and "lora_" in name}
-    assert moved == {"policy.psi", *eta}
+    assert moved(before, everything_of(model)) == {"policy.psi", *eta}
     assert len(eta) == 4 * model.backbone.model.config.num_hidden_layers
     assert [entry["step"] for entry in metrics] == [0, 1, 2, 3, 4]
+    assert all(key.startswith("calibration/") for key in metrics[0] if key != "step")
+    assert metrics[1]["stage2/invocations"] > 0, "operators are sampled from the first step"
 
 
 def test_eta_and_psi_have_learning_rates_of_their_own() -> None:
@@ -442,12 +391,6 @@ def test_several_updates_on_a_rollout_leave_its_policy_behind(tmp_path: Path) ->
     metrics = trained(tmp_path, fresh(), with_settings(CONFIG, **settings))
     assert all(entry["stage2/clip_share"] > 0 for entry in metrics[1:])
     assert all(entry["stage2/replay_gap"] < 1e-5 for entry in metrics[1:]), "the engine is compared with the first"
-
-
-def test_operators_are_calibrated_first_and_sampled_from_the_first_step(tmp_path: Path) -> None:
-    metrics = trained(tmp_path, fresh())
-    assert metrics[0]["step"] == 0 and all(key.startswith("calibration/") for key in metrics[0] if key != "step")
-    assert metrics[1]["stage2/invocations"] > 0
 
 
 def test_a_penalty_on_successes_over_the_budget_makes_invocations_rare(tmp_path: Path, monkeypatch) -> None:
@@ -503,6 +446,7 @@ def test_the_metrics_of_a_rollout_recount_it() -> None:
     texts = [trajectory.text for trajectory in rollout.trajectories]
     assert metrics["stage2/success"] == pytest.approx(sum(len(text) % 2 for text in texts) / count)
     assert metrics["stage2/gold_errors"] == 0.0
+    assert metrics["stage2/degenerate_groups"] == sum(row.min() == row.max() for row in rollout.rewards) / len(PROBLEMS)
     assert metrics["stage2/truncated"] == pytest.approx(
         sum(trajectory.finish_reason == "length" for trajectory in rollout.trajectories) / count
     )
@@ -530,6 +474,8 @@ def test_every_rollout_leaves_a_line_in_the_audit_trail(tmp_path: Path) -> None:
     assert len(lines) == CONFIG.stage2.steps * CONFIG.stage2.batch_size * size
     assert [line["member"] for line in lines[:size]] == list(range(size))
     assert {line["problem"] for line in lines} == {problem.id for problem in PROBLEMS}
+    cases = {(line["outcome"], len(line["invocations"]) > CONFIG.grpo.budget) for line in lines}
+    assert {("correct", True), ("correct", False)} < cases, "successes over the budget and within it, and failures"
     for line in lines:
         assert set(line) >= {"step", "text", "invocations", "budget", "outcome", "reward", "finish_reason", "seed"}
         success = len(line["text"]) % 2
@@ -607,8 +553,7 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
     rows = [{"problem": f"How many {i} x?", "solution": "Step 1: so \\boxed{5}", "answer": "5"} for i in range(3)]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     backbone = tiny.tyler("qwen3").backbone
-    backbone.model.save_pretrained(tmp_path / "backbone")
-    tiny.tokenizer().save_pretrained(tmp_path / "backbone")
+    tiny.save(backbone, tmp_path / "backbone")
     config = with_settings(CONFIG, steps=1).model_copy(
         update={
             "backbone": CONFIG.backbone.model_copy(update={"id": str(tmp_path / "backbone")}),

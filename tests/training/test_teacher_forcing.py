@@ -11,7 +11,7 @@ from torch import Tensor
 import tiny
 from tyler.model import Tyler
 from tyler.training.objectives import stage1_loss
-from tyler.training.teacher_forcing import Example, Insertion, first_latent, insert, synthesize, target_logprobs
+from tyler.training.teacher_forcing import Example, Insertion, first_latent, synthesize, target_logprobs
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
 
@@ -114,79 +114,7 @@ def test_phi_is_everything_that_gets_a_gradient() -> None:
     assert {id(parameter) for parameter in everything if parameter.grad is not None} == trained
 
 
-def test_an_example_is_the_same_alone_and_in_a_ragged_batch() -> None:
-    model = tiny.tyler("qwen3")
-    together, _ = logprobs_of(model, RAGGED)
-    for row, one in enumerate(RAGGED[:3]):
-        alone, _ = logprobs_of(model, [one])
-        torch.testing.assert_close(together[row, : len(one.target_ids)], alone[0], atol=1e-5, rtol=0)
-
-
-def test_without_insertions_the_loss_is_the_cross_entropy_of_transformers() -> None:
-    model = tiny.tyler("qwen3")
-    plain = [PLAIN, example(tiny.SHORT, ANSWER)]
-    logprobs, mask = logprobs_of(model, plain)
-    assert mask.sum(dim=1).tolist() == [len(one.target_ids) for one in plain]
-    for row, one in enumerate(plain):
-        ids = torch.tensor([[*one.prompt_ids, *one.target_ids]])
-        labels = ids.clone()
-        labels[:, : len(one.prompt_ids)] = -100
-        expected = model.backbone.model(input_ids=ids, labels=labels).loss
-        loss = stage1_loss(logprobs[row], mask[row], len(one.target_ids))
-        torch.testing.assert_close(loss, expected, atol=1e-5, rtol=0)
-
-
 # ---------------------------------------------------------------------- latents and the no-grad prefix
-
-
-def test_latents_are_never_targets_and_every_visible_target_is_one() -> None:
-    model = tiny.tyler("qwen3")
-    logprobs, mask = logprobs_of(model, RAGGED)
-    assert mask.sum(dim=1).tolist() == [len(one.target_ids) for one in RAGGED]
-    longest = max(len(one.target_ids) for one in RAGGED)
-    assert logprobs.shape == mask.shape == (len(RAGGED), longest)
-    for row, one in enumerate(RAGGED):
-        assert mask[row].tolist() == [place < len(one.target_ids) for place in range(longest)]
-
-
-def test_latents_act_on_what_follows_them_and_on_nothing_before() -> None:
-    model = tiny.tyler("qwen3")
-    latents = [
-        [
-            torch.randn(model.heads[insertion.operator].num_latents, model.backbone.dim).mul(0.3).requires_grad_()
-            for insertion in SEVERAL.insertions
-        ]
-    ]
-    logprobs, _ = target_logprobs(model.backbone, [SEVERAL], latents)
-    for place in range(len(SEVERAL.target_ids)):
-        found = torch.autograd.grad(logprobs[0, place], latents[0], retain_graph=True, allow_unused=True)
-        for insertion, gradient in zip(SEVERAL.insertions, found, strict=True):
-            moved = 0.0 if gradient is None else gradient.abs().sum(dim=-1)
-            if insertion.position > place:
-                assert not torch.as_tensor(moved).any(), f"target {place} sees latents that come after it"
-            else:
-                assert (torch.as_tensor(moved) > 0).all(), f"target {place} misses latents before it"
-
-
-def test_the_token_after_a_block_is_predicted_from_its_last_latent() -> None:
-    model = tiny.tyler("qwen3")
-    blocks = [
-        torch.full((model.heads[insertion.operator].num_latents, model.backbone.dim), float(index + 1))
-        for index, insertion in enumerate(SEVERAL.insertions)
-    ]
-    blocks = [block + torch.arange(len(block))[:, None] / 10 for block in blocks]
-    context, decided_at = insert(model.backbone, SEVERAL, blocks)
-    assert len(decided_at) == len(SEVERAL.target_ids)
-    for insertion, block in zip(SEVERAL.insertions, blocks, strict=True):
-        torch.testing.assert_close(context[decided_at[insertion.position]], block[-1], rtol=0, atol=0)
-    undisturbed = [
-        place for place in range(1, len(decided_at)) if place not in {one.position for one in SEVERAL.insertions}
-    ]
-    for place in undisturbed:
-        before = model.backbone.embed(torch.tensor(SEVERAL.target_ids[place - 1]))
-        torch.testing.assert_close(context[decided_at[place]], before, rtol=0, atol=0)
-    num_latents = sum(len(block) for block in blocks)
-    assert len(context) == len(SEVERAL.prompt_ids) + len(SEVERAL.target_ids) - 1 + num_latents
 
 
 def test_the_policy_reads_what_precedes_the_first_latents_without_gradient() -> None:

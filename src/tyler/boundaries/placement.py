@@ -12,21 +12,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from random import Random
 
-from tyler.boundaries.rules import RULES, Boundary, Rule
-from tyler.boundaries.scanner import BoundaryScanner, find_boundaries
+from tyler.boundaries.rules import RULES, Boundary
+from tyler.boundaries.scanner import find_boundaries
 from tyler.modeling.operators import Operator
-
-__all__ = [
-    "RULES",
-    "Boundary",
-    "BoundaryScanner",
-    "Rule",
-    "candidates",
-    "find_boundaries",
-    "piece_offsets",
-    "sample_candidates",
-    "token_boundaries",
-]
 
 
 def piece_offsets(pieces: Sequence[str]) -> list[tuple[int, int]]:

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tyler.boundaries.placement import RULES, Boundary, BoundaryScanner
+from tyler.boundaries.rules import RULES, Boundary
+from tyler.boundaries.scanner import BoundaryScanner
 from tyler.modeling.operators import Operator
 
 EVERYTHING = sys.maxsize

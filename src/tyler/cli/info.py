@@ -18,10 +18,10 @@ from tyler.modeling import checkpoint
 from tyler.modeling.architectures import settings_of, shipped
 from tyler.modeling.hub import HUB_ID, checkpoint_on_hub, with_revision
 from tyler.modeling.manifest import read_object
-from tyler.planning.memory import Shape, count_parameters
 from tyler.reasoners.memgen import model as memgen
 from tyler.reasoners.softcot import model as softcot
 from tyler.runs.checkpoints import checkpoint_step, latest_checkpoint, read_best
+from tyler.training.shape import Shape, count_parameters
 
 MANIFESTS = {checkpoint.MANIFEST: "Tyler", memgen.MANIFEST: "MemGen", softcot.MANIFEST: "SoftCoT"}
 """By the file that names a checkpoint: its method."""

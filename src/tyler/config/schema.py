@@ -141,10 +141,15 @@ class Config(Section):
         data = self.data
         beside = () if data.path is None else (data.path, _folder(data.path))
         also = tuple(
-            Selection(extra.task, _split(extra), extra.path, extra.count, data.seed, extra.revision, beside=beside)
+            Selection(
+                *(extra.task, _split(extra), extra.path, extra.count, data.seed, extra.revision),
+                beside=beside,
+                weight=extra.weight,
+            )
             for extra in data.also
         )
-        return Selection(data.task, data.split, data.path, data.count, data.seed, data.revision, also=also)
+        first = Selection(data.task, data.split, data.path, data.count, data.seed, data.revision)
+        return replace(first, also=also, weight=data.weight)
 
     @property
     def development_set(self) -> Selection | None:

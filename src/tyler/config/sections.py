@@ -113,7 +113,7 @@ class HeldOutConfig(Section):
 
 
 class MoreDataConfig(Section):
-    """A set that is learned beside `data`'s own: its share of the mixture is its `count`."""
+    """A set that is learned beside `data`'s own: its share of the mixture is its `weight`, or else its problems'."""
 
     task: TaskName
     """The task whose problems are learned too."""
@@ -125,6 +125,8 @@ class MoreDataConfig(Section):
     """The branch, tag or commit of the Hub's copy; null for its newest."""
     count: Count | None = None
     """How many problems are drawn; null takes all."""
+    weight: Rate | None = None
+    """Its share of the examples, against the weights of the other sets; a set too small for it is repeated."""
 
 
 class DataConfig(Section):
@@ -140,10 +142,12 @@ class DataConfig(Section):
     """The branch, tag or commit of the Hub's copy; null for its newest."""
     count: Count | None = None
     """How many problems are drawn; null takes all."""
+    weight: Rate | None = None
+    """The share of these problems in a mixture, against the weights in `also`; null for as many as there are."""
     seed: Seed = 42
-    """Of the draw of `count` problems."""
+    """Of the draw of `count` problems, and of a mixture's."""
     also: tuple[MoreDataConfig, ...] = ()
-    """Further sets to mix in, each with its `count`; all problems are shuffled together."""
+    """Further sets to mix in, each with its `count` or `weight`; all problems are shuffled together."""
     development: DevelopmentConfig | None = None
     """Problems to watch training with, and to choose the best checkpoint by; null for none."""
     held_out: tuple[HeldOutConfig, ...] | None = None
@@ -156,6 +160,15 @@ class DataConfig(Section):
     def _jsonl_needs_a_path(self) -> DataConfig:
         if self.task == "jsonl" and self.path is None:
             raise ValueError("task 'jsonl' needs data.path, the file to read")
+        return self
+
+    @model_validator(mode="after")
+    def _all_sets_are_weighted_or_none(self) -> DataConfig:
+        weights = [self.weight, *(extra.weight for extra in self.also)]
+        if len(set(map(type, weights))) > 1 or (self.weight is not None and not self.also):
+            raise ValueError(
+                "a weight compares the sets of a mixture: give one to data and to each set in also, or none"
+            )
         return self
 
     @property

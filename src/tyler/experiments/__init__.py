@@ -7,8 +7,8 @@ records.py        finished cells in the store
 scales.py         backbones, problems, seeds, chosen settings and methods of each scale
 experiment.py     an experiment: entries, findings, tables and figures
 declared/         one module an experiment of the paper
-study.py          what a study of our own declares, and its tables and figure
-studies/          one module a study
+study.py          a study of our own, as a file declares it, and its tables and figure
+studies/          one file a study
 averages.py       shares with intervals, averages over tasks, differences; the paper's numbers (published.yaml)
 reproduction.py   `tyler reproduce`: run what is missing; results.json, and tables and figures from it alone
 figures.py        the style of figures (tyler.mplstyle), and the figure of a study

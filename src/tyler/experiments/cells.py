@@ -182,10 +182,8 @@ class Sources:
     def digest(self, questions: Questions) -> str:
         """The hash of the problems that are asked: of what a model reads, and what is right."""
         if questions not in self.digests:
-            problems = self.problems(questions)
-            self.digests[questions] = digest(
-                (problem.id, problem.prompt, problem.answer, problem.instruction) for problem in problems
-            )
+            every = self.problems(questions)
+            self.digests[questions] = digest((each.id, each.prompt, each.answer, each.instruction) for each in every)
         return self.digests[questions]
 
     def learned(self, config: Config) -> str:

@@ -16,12 +16,12 @@ from tyler.experiments.cells import NO_TRAINING, Cell, Questions, Training, is_a
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
 from tyler.modeling.architectures import settings_of
-from tyler.planning.memory import Shape
 from tyler.planning.plan import BYTES, GB, MARGIN, PHASES, Device, device_named, dtype_on
-from tyler.planning.steps import section_of
+from tyler.reasoners.table import TRAININGS
 from tyler.tasks.grading import find_task
 from tyler.tasks.mini import SPLITS
 from tyler.tasks.task import Generated
+from tyler.training.shape import Shape
 
 WIDE = 200
 """Letters of a line that no terminal shows: a file has every row in one line."""
@@ -77,7 +77,7 @@ def number_of(questions: Questions) -> int:
 
 def examples_of(training: Training, preset: str, seed: int) -> int:
     """Examples that one training reads, or rollouts that it samples, without what it starts from."""
-    config, section = training.config(preset, seed), section_of(training.method)
+    config, section = training.config(preset, seed), TRAININGS[training.method].loop
     return config.loops[section].num_steps(config.data.examples or FALLBACK) * config.rows(section)
 
 

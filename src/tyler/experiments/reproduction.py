@@ -20,6 +20,7 @@ from tyler.experiments import declared, records
 from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources
 from tyler.experiments.experiment import WRITERS, Entry, Experiment, Measured, Record, Results, Table
 from tyler.experiments.scales import Scale
+from tyler.experiments.study import Study
 from tyler.runs.atomic_files import atomic_write
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Reproduction:
     libraries: tuple[Path, ...] = ()
 
     @property
-    def experiments(self) -> dict[str, Experiment]:
+    def experiments(self) -> dict[str, Experiment | Study]:
         """Those that are asked for, by name."""
         return {name: declared.find(name) for name in self.names}
 
@@ -148,7 +149,7 @@ def render(folder: Path, name: str) -> list[Path]:
     return files + drawn(folder, experiment, results)
 
 
-def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
+def drawn(folder: Path, experiment: Experiment | Study, results: Results) -> list[Path]:
     """The figures of an experiment."""
     from tyler.experiments.figures import note, styled, written
 

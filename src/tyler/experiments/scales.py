@@ -1,14 +1,13 @@
-"""The scales of the experiments: which backbones, problems, seeds and chosen settings each has.
-
-mini      the shipped backbone on generated problems, on a CPU
-smollm2   SmolLM2-135M-Instruct on word problems, on a CPU; its cells are those of `studies/smollm2.py`
-paper     the paper's three backbones and four benchmarks, on GPUs
-"""
+"""The scales of the experiments: which backbones, problems, seeds and chosen settings each has (scales.yaml)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from pydantic import TypeAdapter
 
 from tyler.config.sections import suggest
 from tyler.experiments.cells import Decoding, Questions, Training
@@ -69,88 +68,8 @@ class Scale:
         return self.backbones[self.studied]
 
 
-def mini_domains(questions: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
-    """The order of the paper: code, science, mathematics, theorems; with overrides of every training on them."""
-    families = {"science": ("science",), "mathematics": ("arithmetic", "algebra"), "theorems": ("theorems",)}
-    return tuple(
-        Domain(
-            title,
-            (f"data.split=train-{name}", f"data.count={count}", *shorter),
-            name,
-            questions,
-            families.get(name, (name,)),
-        )
-        for title, name in (("code", "programs"), *((name, name) for name in families))
-    )
-
-
-MINI_EVAL, MINI_HARDER = Questions("mini", "eval", None, 160), Questions("mini", "harder", None, 192)
-MINI = Scale(
-    name="mini",
-    backbones={"mini": "mini"},
-    studied="mini",
-    sequential="mini",
-    tasks={"eval": MINI_EVAL, "harder": MINI_HARDER},
-    seeds=(42, 43, 44),
-    tuned={
-        "grpo": ("stage2.learning_rate=5e-3",),
-        "softcot": ("softcot.learning_rate=1e-3",),
-        "memgen": ("memgen.weaver.learning_rate=1e-2",),
-    },
-    decoded={"soft-thinking": ("max_topk=3",), "swireasoning": ("window=8",)},
-    timed=100,
-    explained=("eval", "harder"),
-    domains=mini_domains(
-        *(MINI_EVAL, 1000),
-        *("sft.steps=100", "stage1.steps=100", "memgen.weaver.steps=100", "stage2.steps=25"),
-    ),
-)
-
-SMOLLM2 = Scale(
-    name="smollm2",
-    backbones={"SmolLM2-135M": "smollm2-135m"},
-    studied="SmolLM2-135M",
-    sequential="SmolLM2-135M",
-    tasks={"MAWPS": Questions("mawps", "test", 500, 160), "SVAMP": Questions("svamp", "test", 500, 160)},
-    seeds=(42,),
-    timed=50,
-    explained=("MAWPS", "SVAMP"),
-)
-
-GSM8K = Questions("gsm8k", "test", None, 2048)
-GPQA = Questions("gpqa", "test", None, 2048)
-THEOREMQA = Questions("theoremqa", "test", None, 2048)
-
-
-def _own_traces(title: str, column: str, questions: Questions) -> Domain:
-    """A domain whose training traces no benchmark publishes: they are in TITLE.jsonl, in the folder of the data."""
-    learned = ("data.task=jsonl", f"data.split={title}", "data.path=given", "data.count=null")
-    return Domain(title, learned, column, questions)
-
-
-PAPER = Scale(
-    name="paper",
-    backbones={"SmolLM3-3B": "smollm3-3b", "Qwen3-4B": "qwen3-4b", "Qwen2.5-1.5B": "qwen2.5-1.5b"},
-    studied="Qwen3-4B",
-    sequential="Qwen2.5-1.5B",
-    tasks={
-        "GSM8K": GSM8K,
-        "MATH-500": Questions("math500", "test", None, 2048),
-        "GPQA-Diamond": GPQA,
-        "TheoremQA": THEOREMQA,
-    },
-    seeds=(42,),
-    timed=100,
-    explained=("MATH-500",),
-    domains=(
-        _own_traces("code", "HumanEval", Questions("humaneval", "test", None, 2048)),
-        _own_traces("science", "GPQA-Diamond", GPQA),
-        Domain("mathematics", ("data.task=gsm8k", "data.split=train", "data.count=null"), "GSM8K", GSM8K),
-        _own_traces("theorems", "TheoremQA", THEOREMQA),
-    ),
-)
-
-SCALES: dict[str, Scale] = {scale.name: scale for scale in (MINI, SMOLLM2, PAPER)}
+_DECLARED = yaml.safe_load(Path(__file__).with_name("scales.yaml").read_text(encoding="utf-8"))
+SCALES = TypeAdapter(dict[str, Scale]).validate_python(_DECLARED)
 
 
 def scale_named(name: str) -> Scale:

@@ -1,5 +1,10 @@
 """A study, an experiment of our own: rows, controls and comparisons that one file declares, and what is made of them.
 
+A file is `studies/NAME.yaml`: `columns` are what is asked, `trainings` how models are made, by names that later ones
+start from, `rows` what answers (a training, or none, and how it decodes), `cells` the parts of the grid in the order in
+which they are worth running: some rows and columns with some seeds, all of them where a part does not say which. `kept`
+are rows that are read and not run, and `comparisons` pairs of rows by the time at which they were committed.
+
 Records are matched by what they say of themselves (row, task, split, seed), so that a study's tables are made without
 its weights and data.
 """
@@ -9,15 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import yaml
+from pydantic import TypeAdapter
+
 from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired
-from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Questions
+from tyler.experiments.cells import ACCURACY, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
 from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, adjust, chance, in_order
-from tyler.experiments.scales import Rows, Scale
+from tyler.experiments.scales import Rows, Scale, scale_named
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.presentation import counted
 from tyler.tasks import Outcome
@@ -43,20 +53,21 @@ class Study:
     """What one file declares. `records` is the folder of its records in docs/results, `beside` are those of other
     studies, some of whose rows it is compared with.
 
-    `cells` are in the order in which they are worth running; `kept` are rows that are read and not run, with the
-    command that makes their like; `groups` are the rows as the figure shows them, `dotted` the one that is a line.
+    `cells` are in the order in which they are worth running; `kept` are rows that are read and not run; `groups` are
+    the rows as the figure shows them, `dotted` the one that is a line.
     """
 
     title: str
     scale: str
     records: str
     columns: Mapping[str, Questions]
+    rows: Rows
     cells: Sequence[Cell]
     groups: Mapping[str, Iterable[str]]
     comparisons: Sequence[Comparison]
-    kept: Mapping[str, str]
+    kept: Sequence[str] = ()
     dotted: str = "CoT"
-    beside: tuple[str, ...] = ()
+    beside: Sequence[str] = ()
     drawn: ClassVar[str] = "Bars are 95% intervals over problems, ticks are seeds."
 
     def entries(self, scale: Scale) -> list[Entry]:
@@ -115,17 +126,49 @@ class Study:
         return {self.records: draw(entries, self.groups, self.dotted)} if entries else {}
 
 
-def declared(pairs: Mapping[str, Iterable[tuple[str, str]]]) -> tuple[Comparison, ...]:
-    """Comparisons by the times at which they were declared."""
-    return tuple(Comparison(first, second, when) for when, some in pairs.items() for first, second in some)
+STUDIES = Path(__file__).with_name("studies")
+
+
+def studies() -> list[str]:
+    """The names of all studies."""
+    return sorted(file.stem for file in STUDIES.glob("*.yaml"))
+
+
+@cache
+def read_study(name: str) -> Study:
+    """The study that a file declares."""
+    declared = yaml.safe_load((STUDIES / f"{name}.yaml").read_text(encoding="utf-8"))
+    scale, common = scale_named(declared["scale"]), declared.pop("overrides", ())
+    trainings: dict[str | None, Training] = {None: Training()}
+    for title, how in declared.pop("trainings", {}).items():
+        overrides = (*(() if how["method"] in NO_TRAINING else common), *how.get("overrides", ()))
+        start = trainings[how["start"]] if "start" in how else None
+        trainings[title] = scale.training(how["method"], *overrides, start=start)
+    columns = {title: Questions(**{"count": None} | questions) for title, questions in declared.pop("columns").items()}
+    rows: Rows = {
+        row: (trainings[how.pop("training", None)], TypeAdapter(Decoding).validate_python(how))
+        for row, how in declared.pop("rows", {}).items()
+    }
+    pairs = declared.pop("comparisons", {}).items()
+    comparisons = [Comparison(first, second, when) for when, several in pairs for first, second in several]
+    cells = [cell for part in declared.pop("cells", [{}]) for cell in cells_of(scale, rows, columns, **part)]
+    return Study(**declared, columns=columns, rows=rows, cells=cells, comparisons=comparisons)
 
 
 def cells_of(
-    preset: str, rows: Rows, columns: Iterable[Questions], seeds: Sequence[int], measure: str = ACCURACY
+    scale: Scale,
+    every_row: Rows,
+    every_column: Mapping[str, Questions],
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    measure: str = ACCURACY,
 ) -> list[Cell]:
-    """Every row on all that is asked, seed by seed."""
-    every = product(seeds, rows.items(), list(columns))
-    return [Cell(row, preset, *how, questions, seed, measure) for seed, (row, how), questions in every]
+    """Some rows, or all, on some of what is asked, seed by seed."""
+    every = product(seeds or scale.seeds, rows or every_row, columns or every_column)
+    return [
+        Cell(row, scale.preset, *every_row[row], every_column[column], seed, measure) for seed, row, column in every
+    ]
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Nothing is decoded again. All passes read an answer as it was given, with other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,6 @@ from torch import Tensor
 from tyler.engine.routing import Never, Router
 from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.statistics import Paired
 from tyler.lens.interventions import NAMED, blocks_of
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
@@ -117,13 +116,6 @@ def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:
 
 INTERVENTIONS = {"zeros": "zeros", "means": "means", "noise": "noise", "other problem": "shuffled"}
 """The interventions by the names of the lens's replacements; "no block" is the model that may not call."""
-DIFFERENCES = {
-    "Are zeros worse than no block?": ("no block", "zeros"),
-    "Do means do more than no block?": ("means", "no block"),
-    "Do its own latents do more than their means?": ("", "means"),
-    "Do latents of another problem do less than the means?": ("means", "other problem"),
-}
-"""What is tested: of two replacements the first keeps more answers than the second; "" means no replacement."""
 
 
 def kept_answers(
@@ -164,11 +156,3 @@ def kept_answers(
             kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half], router)
         shares[name] = [kept_by_index[index] for index in boxed]
     return shares | {"no block": [*kept(model, boxed, Never()).values()]}
-
-
-def differences(kept: Mapping[str, Sequence[float]]) -> dict[str, Paired]:
-    """What `DIFFERENCES` asks, answer by answer."""
-    whole = {**kept, "": [1.0] * len(next(iter(kept.values())))}
-    return {
-        question: Paired(tuple(whole[second]), tuple(whole[first])) for question, (first, second) in DIFFERENCES.items()
-    }

@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import yaml
-from markupsafe import Markup
 
 from tyler.config.files import flatten
 from tyler.config.schema import Config
@@ -20,7 +19,7 @@ from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
 from tyler.evaluation.html_report import badges, command_of, machine_of, provenance, render, slug, style_of, view
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
-from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
+from tyler.lens.curves import READING, Panel, label_of, panels, picture, series
 from tyler.presentation import as_html, counted
 from tyler.reasoners.table import every_metrics
 from tyler.runs.atomic_files import atomic_write
@@ -106,11 +105,11 @@ def _compared(runs: Sequence[tuple[str, TrainingRun]]) -> list[dict[str, Any]]:
     members: dict[tuple[str, str], list[tuple[str, TrainingRun, Panel]]] = {}
     for name, run in runs:
         for panel in panels(run.metrics, run.budget):
-            members.setdefault((panel.title, panel.curves[0].key), []).append((name, run, panel))
+            members.setdefault((panel.title, panel.keys[0]), []).append((name, run, panel))
     return [
         {
-            "title": f"{title}: {group[0][2].curves[0].label}",
-            "svg": Markup(svg(group[0][2], {name: run.metrics for name, run, _ in group})),
+            "title": f"{title}: {label_of(key)}",
+            "picture": picture(group[0][2], {name: run.metrics for name, run, _ in group}),
             "label": ", ".join(f"{name} {_end(run, key):.4g}" for name, run, _ in group),
         }
         for (title, key), group in members.items()
@@ -144,19 +143,17 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
     read_by = {prefix: set(metrics.sections) for prefix, metrics in every_metrics().items()}
     unread = set() if run.loop is None else set().union(*read_by.values()) - read_by.get(run.loop, set())
     changed = _differing({"here": run.config, "default": Config().model_dump(mode="json")})
-    drawn = panels(run.metrics, run.budget)
     return {
         "name": name,
         "anchor": f"run-{slug(name)}",
         "facts": facts,
-        "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for panel in drawn for curve in panel.curves),
         "panels": [
             {
                 "title": panel.title,
-                "svg": Markup(svg(panel, {"": run.metrics})),
-                "label": ", ".join(f"{curve.label} {_end(run, curve.key):.4g}" for curve in panel.curves),
+                "picture": picture(panel, {"": run.metrics}),
+                "label": ", ".join(f"{label_of(key)} {_end(run, key):.4g}" for key in panel.keys),
             }
-            for panel in drawn
+            for panel in panels(run.metrics, run.budget)
         ],
         "changed": [row for row in changed if row[0].partition(".")[0] not in unread],
         "config": (run.path / CONFIG).read_text(encoding="utf-8"),

@@ -15,13 +15,16 @@ import torch
 
 from tyler.engine.routing import Router
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.statistics import holm, middle95, resampled, sign_flips
+from tyler.evaluation.statistics import Paired, holm, middle95, resampled
 from tyler.lens.block import TOGETHER, Reading, read_blocks, read_together
-from tyler.lens.rescoring import differences, kept_answers
+from tyler.lens.rescoring import kept_answers
 from tyler.model import Tyler
 from tyler.runs.progress import bar
 
 DRAWS = 2000
+DECODED = "decoded again"
+"""The name under which answers are counted that were decoded again with all latents replaced: what they lose is 1 where
+something else stands in their box, else 0."""
 FEWEST = 6
 """Problems that a verdict takes: if all of five lie on one side, a fair coin does that once in 16 times."""
 Measures = Mapping[str, float]
@@ -83,16 +86,11 @@ class OperatorSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a set of answers shows, by operator; the last, `lens.TOGETHER`, is all blocks of an answer at once.
-
-    `decoded` is the share of answers that keep what is in their box when they are decoded again with all latents
-    replaced, `decoded_tested` answers `rescoring.DIFFERENCES`. Both are empty where no answer has a box.
-    """
+    """What a set of answers shows, by operator; then `block.TOGETHER`, all blocks of an answer at once, and `DECODED`,
+    which is there where an answer has a box."""
 
     num_problems: int
     operators: dict[str, OperatorSurvey]
-    decoded: dict[str, Estimate]
-    decoded_tested: dict[str, Estimate]
 
 
 def survey(
@@ -125,12 +123,10 @@ def survey(
             together = read_together(model, answer, others, torch.Generator().manual_seed(seed + index))
             readings.append([*read_blocks(model, answer, others, seed + index), together])
             progress.advance()
-    return count(readings, kept, seed)
+    return count(readings, kept)
 
 
-def count(
-    readings: Sequence[Sequence[Reading]], kept: Mapping[str, Sequence[float]] | None = None, seed: int = 0
-) -> Survey:
+def count(readings: Sequence[Sequence[Reading]], kept: Mapping[str, Sequence[float]] | None = None) -> Survey:
     """Means with intervals of the readings of each problem, and of which answers were `kept` when decoded again."""
     names = sorted(
         {reading.operator for problem in readings for reading in problem}, key=lambda name: (name == TOGETHER, name)
@@ -138,16 +134,13 @@ def count(
     operators = {}
     for name in names:
         blocks = [[measures(reading) for reading in problem if reading.operator == name] for problem in readings]
-        operators[name] = of_operator([problem for problem in blocks if problem], seed)
-    decoded, tested = {}, {}
+        operators[name] = of_operator([problem for problem in blocks if problem])
     if kept and any(kept.values()):
-        decoded = {name: bootstrap(values, seed) for name, values in kept.items()}
-        tested = {
-            question: Estimate(pair.difference, *pair.interval(DRAWS), pair.count, pair.p_value())
-            for question, pair in differences(kept).items()
-        }
-    adjust([*(operator.tested for operator in operators.values()), tested])
-    return Survey(len(readings), operators, decoded, tested)
+        shares = zip(*kept.values(), strict=True)
+        lost = [{f"loss with {name}": 1 - share for name, share in zip(kept, own, strict=True)} for own in shares]
+        operators[DECODED] = of_operator([[answer] for answer in lost])
+    adjust([operator.tested for operator in operators.values()])
+    return Survey(len(readings), operators)
 
 
 def measures(reading: Reading) -> dict[str, float]:
@@ -171,26 +164,26 @@ def measures(reading: Reading) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def of_operator(blocks: Blocks, seed: int = 0) -> OperatorSurvey:
+def of_operator(blocks: Blocks) -> OperatorSurvey:
     """The same of one operator's blocks, those of each problem together; what was measured of none is left out."""
     names = dict.fromkeys(name for problem in blocks for block in problem for name in block)
-    measured = {name: over_problems(blocks, name, seed) for name in names}
+    measured = {name: over_problems(blocks, name) for name in names}
     paired = {question: means_of(blocks, *pair) for question, pair in STATEMENTS.items()}
     return OperatorSurvey(
         num_blocks=sum(map(len, blocks)),
         measured={name: estimate for name, estimate in measured.items() if estimate is not None},
-        kept=share_kept(blocks, seed),
-        tested={question: tested_mean(means, seed) for question, means in paired.items() if means},
+        kept=share_kept(blocks),
+        tested={question: tested_mean(means) for question, means in paired.items() if means},
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ estimates
 
 
-def over_problems(blocks: Blocks, measure: str, seed: int = 0) -> Estimate | None:
+def over_problems(blocks: Blocks, measure: str) -> Estimate | None:
     """The mean over problems of the mean over a problem's blocks; None where no block has the measure."""
     means = means_of(blocks, measure)
-    return bootstrap(means, seed) if means else None
+    return bootstrap(means) if means else None
 
 
 def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
@@ -203,9 +196,9 @@ def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
     return [fmean(problem) for problem in values if problem]
 
 
-def share_kept(blocks: Blocks, seed: int = 0) -> Estimate | None:
+def share_kept(blocks: Blocks) -> Estimate | None:
     """1 - (what the mean block costs) / (what no block costs), a ratio of means; None unless no block clearly costs."""
-    costs = over_problems(blocks, "loss with no block", seed)
+    costs = over_problems(blocks, "loss with no block")
     pairs = [
         (fmean(means), fmean(block["loss with no block"] for block in problem))
         for problem in blocks
@@ -214,19 +207,20 @@ def share_kept(blocks: Blocks, seed: int = 0) -> Estimate | None:
     if costs is None or costs.verdict != "yes" or not pairs:
         return None
     values = np.asarray(pairs)
-    sums, whole = resampled(values, DRAWS, np.random.default_rng(seed)).sum(axis=1), values.sum(axis=0)
+    sums, whole = resampled(values, DRAWS, np.random.default_rng(0)).sum(axis=1), values.sum(axis=0)
     return Estimate(float(1 - whole[0] / whole[1]), *middle95(1 - sums[:, 0] / sums[:, 1]), len(values))
 
 
-def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
+def bootstrap(values: Sequence[float]) -> Estimate:
     """The mean of some values with its 95% percentile bootstrap interval."""
-    means = resampled(np.asarray(values), DRAWS, np.random.default_rng(seed)).mean(axis=1)
+    means = resampled(np.asarray(values), DRAWS, np.random.default_rng(0)).mean(axis=1)
     return Estimate(fmean(values), *middle95(means), len(values))
 
 
-def tested_mean(values: Sequence[float], seed: int = 0) -> Estimate:
+def tested_mean(values: Sequence[float]) -> Estimate:
     """The mean of the differences of problems, and whether it may be chance."""
-    return replace(bootstrap(values, seed), p=sign_flips(values))
+    pair = Paired((0.0,) * len(values), tuple(values))
+    return Estimate(pair.difference, *pair.interval(DRAWS), pair.count, pair.p_value())
 
 
 def adjust(families: Sequence[dict[str, Estimate]]) -> None:

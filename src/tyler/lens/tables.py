@@ -18,9 +18,10 @@ CAUTION = (
     "on anything that stood in its context while it was decoded, an untrained block included: that alone says nothing "
     "of what was learned."
 )
-DECODED = (
-    "Differences of shares, paired by problem. Teacher forcing holds an answer on its way by its own words; decoded "
-    "again it may go another from its first token."
+COSTS = (
+    "Nats of log p, teacher-forced on the model's own answers; of answers that were decoded again with all latents "
+    "replaced, the share with something else in its box. Teacher forcing holds an answer on its way by its own words; "
+    "decoded again it may go another from its first token."
 )
 ONE_AT_A_TIME = (
     "One block at a time is replaced, teacher-forced on this answer. What shows with noise or with another problem's "
@@ -144,7 +145,7 @@ COUNTED = (
 def survey_tables(survey: Survey) -> list[Table]:
     """Everything that a survey tested and counted."""
     operators = survey.operators.values()
-    tests = sum(len(operator.tested) for operator in operators) + len(survey.decoded_tested)
+    tests = sum(len(operator.tested) for operator in operators)
     family = f" p: sign flips over problems, adjusted by Holm for the {tests} tests made here."
     counted = [
         ("counted", *survey.operators),
@@ -156,18 +157,12 @@ def survey_tables(survey: Survey) -> list[Table]:
     pairs = {question: " less ".join(filter(None, pair)) for question, pair in STATEMENTS.items()}
     return [
         Table("What is tested", tested_rows(survey), CAUTION + family),
-        Table("What a replacement costs", losses, "Nats of log p, teacher-forced on the model's own answers."),
+        Table("What a replacement costs", losses, COSTS),
         Table(
             "What else was counted",
             counted,
             "Intervals are 95% and resample problems; the blocks of one problem are averaged first.",
         ),
-        Table(
-            "Decoded again",
-            decoded_rows(survey),
-            "The share of answers with a box that have the same in it when all latents are replaced.",
-        ),
-        Table("What that tests", decoded_tested_rows(survey), DECODED),
         Table("What the questions mean", [("asked", "what is above zero"), *pairs.items()]),
     ]
 
@@ -185,17 +180,6 @@ def row_of(title: str, survey: Survey, measure: str) -> tuple[str, ...]:
     """A measure of every operator."""
     digits = 1 if "enough" in measure else 2
     return title, *(estimated(operator.measured.get(measure), digits) for operator in survey.operators.values())
-
-
-def decoded_rows(survey: Survey) -> Rows:
-    """The share of answers that keep what is in their box when all latents are replaced and they are decoded again."""
-    return [("replaced by", "same answer"), *((name, estimated(share)) for name, share in survey.decoded.items())]
-
-
-def decoded_tested_rows(survey: Survey) -> Rows:
-    """What is tested of these shares."""
-    tested = survey.decoded_tested.items()
-    return [("asked", "decoded again"), *((question, verdict(difference)) for question, difference in tested)]
 
 
 def number(value: float) -> str:

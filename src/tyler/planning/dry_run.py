@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
+from statistics import mean
 from typing import Any, TypeVar
 
 import psutil
@@ -22,7 +24,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.loops import Stage2Config
+from tyler.config.files import value_at
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import Section
 from tyler.engine.native.packing import can_pack
@@ -30,10 +33,10 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.random_init import random_backbone, read_tokenizer
-from tyler.planning import learners, memory, steps
-from tyler.planning.memory import Parts, Shape, count_parameters
+from tyler.planning import memory
+from tyler.planning.memory import Parts
 from tyler.planning.plan import GIB, by_part, parameter_table, predicted
-from tyler.reasoners.memgen.settings import MemGenGrpoConfig
+from tyler.reasoners.table import TRAININGS
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import prompt_ids
@@ -42,8 +45,11 @@ from tyler.training.command import lora_of
 from tyler.training.grpo import GrpoTrainer
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, scaler_of
+from tyler.training.planned import PROMPT, rows_of
+from tyler.training.shape import Parameters, Shape, count_parameters
 from tyler.training.stage2 import Stage2Trainer
 from tyler.training.supervised import SupervisedTrainer
+from tyler.training.traces import Trace
 
 LENGTH = 256
 """Tokens of a trace, unless another number is given."""
@@ -65,6 +71,8 @@ class Phase:
     seconds: float = 0.0
     measured: int = 0
     predicted: Parts = field(default_factory=dict)
+    answers: int = 0
+    """Positions of an answer that it learned from, in the mean."""
 
     @property
     def expected(self) -> int:
@@ -81,7 +89,7 @@ class Report:
     """What a dry run found."""
 
     backbone: Backbone
-    counts: memory.Parameters
+    counts: Parameters
     phases: list[Phase]
     loss: float | None = None
     """Of the step on traces, where there was one."""
@@ -151,28 +159,30 @@ def rehearse(
     meter = Meter(torch.device(device) if device is not None else best_device())
     with meter.phase("build") as build:
         backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=meter.device)
-        short = shortened(config, backbone, method, length)
+        short = shortened(config, backbone, length)
         problem = long_problem(backbone, config)
-        learns_traces = method in learners.FROM_TRACES
+        training = TRAININGS[method]
+        learns_traces = isinstance(short.loops[training.loop], TracesConfig)
         if learns_traces:
-            trainer, example = learners.FROM_TRACES[method](backbone, short, *learners.random_trace(backbone, length))
+            trainer, example = training.rehearse(backbone, short, random_trace(backbone, length))
+            short = changed(short, {"stage1.max_length": trainer.num_positions(example)})
         else:
-            policy = learners.FROM_REWARDS[method](backbone, short, [problem])
+            policy = training.rehearse(backbone, short, [problem])
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     report = Report(backbone, count_parameters(shape, config.lora, config.operators), meter.phases)
     if learns_traces:
-        rows = MICRO_BATCHES * steps.rows_of(short, steps.section_of(method), short.stage1.max_length)
+        rows = MICRO_BATCHES * rows_of(short, training.loop, short.stage1.max_length)
         with meter.phase(f"{method} step"):
             report.loss = learn(trainer, [example] * min(rows, trainer.loop.batch_size))
     else:
         improve(policy, [problem], meter, method)
     if method == "stage1":
         stage2(trainer.model, [problem] * CALIBRATION, short, meter)
-    learned = steps.planned_step(shape, short, method).trained
+    learned = training.step(shape, short).trained
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
-    expected = predicted(shape, short, element, meter.device.type == "cpu" and can_pack(backbone.dtype))
+    packs = meter.device.type == "cpu" and can_pack(backbone.dtype)
     for phase in meter.phases[1:]:
-        phase.predicted = expected.get(phase.name, {})
+        phase.predicted = predicted(shape, with_answers(short, phase.answers), element, packs).get(phase.name, {})
     return report
 
 
@@ -187,24 +197,22 @@ def stage2(model: Tyler, problems: Sequence[Problem], config: Config, meter: Met
     improve(trainer, problems[:1], meter, "stage2")
 
 
-def shortened(config: Config, backbone: Backbone, method: str, length: int) -> Config:
+def shortened(config: Config, backbone: Backbone, length: int) -> Config:
     """The config with traces of `length` tokens, answers of at most ANSWER actions, and few of both."""
-    memgen, longest = config.memgen, max(operator.num_latents for operator in config.operators)
-    latents = {
-        "stage1": config.stage1.insertions.max * longest,
-        "memgen": memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents,
-    }
-    shorter: dict[str, Any] = {
-        "stage1.max_length": length + latents.get(method, 0),
-        "stage2.calibration.num_problems": CALIBRATION,
-        "memgen.trigger_at_prompt": True,  # so that it is asked, whatever random weights write
-    }
+    shorter: dict[str, Any] = {"stage1.max_length": length, "stage2.calibration.num_problems": CALIBRATION}
     for section, loop in config.loops.items():
         shorter[f"{section}.micro_batch_tokens"] = MicroBatches.of(loop, backbone).positions  # what `auto` comes to
-        if isinstance(loop, Stage2Config | MemGenGrpoConfig):
-            shorter[f"{section}.max_new_tokens"] = min(ANSWER, loop.max_new_tokens)
+        if not isinstance(loop, TracesConfig):
+            shorter[f"{section}.max_new_tokens"] = min(ANSWER, value_at(config, f"{section}.max_new_tokens"))
             shorter[f"{section}.batch_size"] = 1
     return changed(config, shorter)
+
+
+def with_answers(config: Config, positions: int) -> Config:
+    """The config with answers that have so many positions in all; 0 leaves them as long as they may be."""
+    if not positions:
+        return config
+    return changed(config, {"stage2.max_new_tokens": positions - PROMPT, "grpo.budget": 0})
 
 
 def changed(section: Part, changes: Mapping[str, Any]) -> Part:
@@ -219,9 +227,17 @@ def long_problem(backbone: Backbone, config: Config) -> Problem:
     """A problem whose prompt has as many tokens as a plan reckons with: one text, again and again."""
     (problem,) = load_problems("mini", "train", count=1, seed=config.data.seed)
     short = replace(problem, id="dry", prompt=".")
-    room = min(memory.PROMPT, backbone.max_positions // 2) - len(prompt_ids(backbone.tokenizer, short, config.prompt))
+    room = min(PROMPT, backbone.max_positions // 2) - len(prompt_ids(backbone.tokenizer, short, config.prompt))
     ids = backbone.tokenizer.encode(problem.prompt * room, add_special_tokens=False)
     return replace(short, prompt=str(backbone.tokenizer.decode(ids[:room])))
+
+
+def random_trace(backbone: Backbone, length: int) -> Trace:
+    """Tokens of a prompt, and those that follow it. Raises ValueError for fewer than 4 in all."""
+    if length < 4:
+        raise ValueError(f"length={length} leaves a trace no room for a prompt and an answer; give at least 4")
+    first, tokens = min(PROMPT, length // 2), torch.randint(len(backbone.tokenizer), (length,)).tolist()
+    return Trace("dry", tuple(tokens[:first]), tuple(tokens[first:]), ())
 
 
 def learn(trainer: SupervisedTrainer[Any, Any], examples: Sequence[Any]) -> float:
@@ -238,9 +254,10 @@ def improve(trainer: GrpoTrainer, problems: Sequence[Problem], meter: Meter, met
     """A group of answers, and one update on it."""
     with meter.phase("rollout" if method == "stage2" else f"{method} rollout"):
         rollout = trainer.roll_out(problems, step=0)
-    with meter.phase(f"{method} step"):
+    with meter.phase(f"{method} step") as phase:
         optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
         trainer.improve(rollout, optimization, 0)
+    phase.answers = ceil(mean(rollout.lengths))
 
 
 # --------------------------------------------------------------------------------------------------------- the tables

@@ -15,26 +15,28 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
-from tyler.planning.memory import Parameters, Parts, Shape, count_parameters
-from tyler.planning.steps import DECODING, STEPS, planned_step
+from tyler.planning.memory import Parts
+from tyler.reasoners.table import TRAININGS
+from tyler.training.shape import Parameters, Shape, count_parameters
 
 MARGIN = 1.2
-"""What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
+"""What is needed may be this much above the prediction: dry runs peaked up to 19% above it (docs/backbones.md)."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB, GB = 2**30, 10**9
 
 
 def _step(method: str, shape: Shape, config: Config, element: int) -> Parts:
-    return memory.step_memory(shape, config, planned_step(shape, config, method), element)
+    return memory.step_memory(shape, config, TRAININGS[method].step(shape, config), element)
 
 
 PHASES: dict[str, Callable[[Shape, Config, int], Parts]] = {
     "calibration": memory.calibration_memory,
     "rollout": memory.rollout_memory,
-    **{f"{method} step": partial(_step, method) for method in STEPS},
+    **{f"{method} step": partial(_step, method) for method in TRAININGS},
 }
 """What Stage 2 does before a step, and a step of every training."""
 
@@ -109,8 +111,10 @@ def predicted(shape: Shape, config: Config, element: int, packs: bool = False) -
 
 def of_phase(phase: str, shape: Shape, config: Config, element: int, packs: bool) -> Parts:
     """Bytes of one phase by part."""
-    packed = packs and phase.removesuffix(" step") in DECODING
-    return PHASES[phase](shape, config, element) | (memory.packed_weights(shape, config, element) if packed else {})
+    training = TRAININGS.get(phase.removesuffix(" step"))
+    decodes = training is None or not isinstance(config.loops[training.loop], TracesConfig)
+    packed = memory.packed_weights(shape, config, element) if packs and decodes else {}
+    return PHASES[phase](shape, config, element) | packed
 
 
 def verdict(shape: Shape, config: Config, phase: str, device: Device) -> str:

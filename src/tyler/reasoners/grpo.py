@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from tyler.config.schema import Config
 from tyler.engine.base import longest_prompt
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training.command import (
     Prepared,
     load_backbone,
     load_problems_that_fit,
+    lora_of,
     origin_of,
     plain_model,
     training_command,
@@ -39,3 +43,10 @@ def run(config: Config) -> Prepared[Tyler]:
         Stage2Trainer(model, problems, development, config, title="GRPO").train(run)
 
     return Prepared(model, origin, train, config)
+
+
+def rehearsed(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> Stage2Trainer:
+    """What a dry run takes a step with."""
+    model = plain_model(config, backbone, "grpo")
+    model.policy.add_lora(lora_of(config))
+    return Stage2Trainer(model, problems, (), config)

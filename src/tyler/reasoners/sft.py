@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.runs.metrics import SPEED, Metrics, from_traces
 from tyler.training.command import Prepared, load_backbone, lora_of, origin_of, plain_model, training_command
 from tyler.training.supervised import SupervisedTrainer
@@ -49,3 +50,10 @@ def prepared(config: Config, loop: TracesConfig, trainer: type[SftTrainer]) -> P
     model.policy.add_lora(lora_of(config))
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, trainer(model, traces, loop, development).train)
+
+
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[SftTrainer, Trace]:
+    """What a dry run takes a step with."""
+    model = plain_model(config, backbone, "sft")
+    model.policy.add_lora(lora_of(config))
+    return SftTrainer(model, (), config.sft), trace

@@ -95,14 +95,23 @@ class Training:
     """The training that it continues."""
     config: type | None = None
     """Of a training outside the package: its `Config`, which has a section more."""
+    planned: str = ""
+    """Where `planned(shape, config, loop)` is: the `training.planned.Step` that `tyler plan` counts; loads no torch."""
+    rehearsed: str = ""
+    """Where `rehearsed(backbone, config, trace)` is: the trainer and the example of a dry run; of what learns from
+    rewards `rehearsed(backbone, config, problems)`, the trainer."""
 
     def load(self) -> Callable[..., Any]:
         """The function `run`; its module loads here."""
-        if not isinstance(self.run, str):
-            return self.run
-        module, function = self.run.split(":")
-        found: Callable[..., Any] = getattr(import_module(f"tyler.{module}"), function)
-        return found
+        return object_at(f"tyler.{self.run}") if isinstance(self.run, str) else self.run
+
+    def step(self, shape: Any, config: Any) -> Any:
+        """The largest micro-batch of a step that a config allows."""
+        return object_at(f"tyler.{self.planned}")(shape, config, self.loop)
+
+    def rehearse(self, *arguments: Any) -> Any:
+        """What a dry run takes a step with."""
+        return object_at(f"tyler.{self.rehearsed}")(*arguments)
 
 
 TRACES = ("operators", "stage1.max_length", "stage1.insertions.max")
@@ -114,28 +123,42 @@ TRAININGS = {
     "stage1": Training(
         "Stage 1 of Tyler: the operators, on solution traces, with the backbone frozen",
         "training.stage1:run", "stage1", ("operators", "lora", "stage1"),
+        planned="training.planned:stage1", rehearsed="training.stage1:rehearsed",
     ),
     "stage2": Training(
         "Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
         "training.stage2:run", "stage2", POLICY, start="stage1",
+        planned="training.planned:stage2",
     ),
-    "sft": Training("fine-tuning on the traces of Stage 1", "reasoners.sft:run", "sft", ("lora", "sft", *TRACES)),
-    "grpo": Training("Stage 2 on the plain backbone", "reasoners.grpo:run", "stage2", POLICY),
+    "sft": Training(
+        "fine-tuning on the traces of Stage 1",
+        "reasoners.sft:run", "sft", ("lora", "sft", *TRACES),
+        planned="training.planned:sft", rehearsed="reasoners.sft:rehearsed",
+    ),
+    "grpo": Training(
+        "Stage 2 on the plain backbone",
+        "reasoners.grpo:run", "stage2", POLICY,
+        planned="training.planned:grpo", rehearsed="reasoners.grpo:rehearsed",
+    ),
     "softcot": Training(
         "soft thoughts of an assistant in the prompt",
         "reasoners.softcot.sft:run", "softcot", ("softcot", "stage1.max_length"),
+        planned="reasoners.softcot.planned:softcot", rehearsed="reasoners.softcot.sft:rehearsed",
     ),
     "memgen": Training(
         "MemGen's weaver on the traces of Stage 1",
         "reasoners.memgen.sft:run", "memgen.weaver", ("memgen", *TRACES),
+        planned="reasoners.memgen.planned:weaver", rehearsed="reasoners.memgen.sft:rehearsed",
     ),
     "memgen-weaver-grpo": Training(
         "GRPO of a trained weaver",
         "reasoners.memgen.grpo:run_weaver", "memgen.weaver_grpo", MEMGEN, start="memgen",
+        planned="reasoners.memgen.planned:weaver", rehearsed="reasoners.memgen.grpo:rehearsed_weaver",
     ),
     "memgen-trigger": Training(
         "GRPO of the trigger of a trained weaver",
         "reasoners.memgen.grpo:run_trigger", "memgen.trigger", MEMGEN, start="memgen",
+        planned="reasoners.memgen.planned:trigger", rehearsed="reasoners.memgen.grpo:rehearsed_trigger",
     ),
 }  # fmt: skip
 

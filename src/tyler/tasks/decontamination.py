@@ -1,71 +1,25 @@
 """No training problem may be among those that results are reported on.
 
-Problems are compared by their normalised text; those that are nearly one are named in a warning,
-and left out where overlaps are to be dropped.
+Problems are compared by their normalised text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
+from tyler.tasks.mixing import in_proportion
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Generated
-
-LENGTH = 3
-"""Words in a row that are compared (a shingle)."""
-SIMILARITY = 0.7
-"""Two texts with the same numbers are nearly one from this Jaccard similarity of their shingles."""
-
-_WORD = re.compile(r"[0-9]+(?:[.,/][0-9]+)*|[^\W\d_]+|[-+*/=<>^]")
-
-
-ProblemRef = tuple[str, str]
-"""The id and the task of a held-out problem."""
-
-
-class NearIndex:
-    """Texts to be found again, by name, in the time that one text takes to read."""
-
-    def __init__(self, texts: Iterable[tuple[ProblemRef, str]] = ()) -> None:
-        self._shingles: dict[ProblemRef, frozenset[str]] = {}
-        self._numbers: dict[ProblemRef, list[str]] = {}
-        self._holders: defaultdict[str, list[ProblemRef]] = defaultdict(list)
-        for name, text in texts:
-            self._numbers[name], self._shingles[name] = _parts(text)
-            for shingle in self._shingles[name]:
-                self._holders[shingle].append(name)
-
-    def nearest(self, text: str) -> ProblemRef | None:
-        """The name of the text that this one nearly is, or None."""
-        numbers, shingles = _parts(text)
-        shared = Counter(name for shingle in shingles for name in self._holders.get(shingle, ()))
-        for name, count in shared.most_common(3):
-            together = len(shingles) + len(self._shingles[name]) - count
-            if count >= SIMILARITY * together and numbers == self._numbers[name]:
-                return name
-        return None
-
-
-def _parts(text: str) -> tuple[list[str], frozenset[str]]:
-    """The numbers of a text in order of size, and its shingles."""
-    words = _WORD.findall(text.casefold())
-    rows = range(max(1, len(words) - LENGTH + 1))
-    return sorted(word for word in words if word[0].isdigit()), frozenset(
-        " ".join(words[at : at + LENGTH]) for at in rows
-    )
-
 
 logger = logging.getLogger(__name__)
 
@@ -73,15 +27,6 @@ OnOverlap = Literal["refuse", "drop"]
 """What becomes of training problems that are held out: the run is refused, or continues without them."""
 
 _SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """One training problem that is also a held-out one; ids only, because some benchmarks may not be shown."""
-
-    training_id: str
-    held_out_id: str
-    held_out_task: str
 
 
 @dataclass(frozen=True)
@@ -102,6 +47,8 @@ class Selection:
     """Not the problems themselves but so many of them, at most a tenth, to develop with and not to train on."""
     also: tuple[Selection, ...] = ()
     """Sets that are mixed in."""
+    weight: float | None = None
+    """Its share of a mixture, against the weights of the others; None for as much as it has problems."""
 
     @property
     def name(self) -> str:
@@ -117,7 +64,7 @@ class Selection:
     def load(self) -> list[Problem]:
         """The problems, no id twice. Raises ValueError as `load_problems` does, and where two sets share an id."""
         if self.also:
-            return _mixed([replace(self, also=()), *self.also])
+            return [problem for part in self.parts() for problem in part]
         if self.set_aside is not None:
             return _tenth(replace(self, set_aside=None).load(), self.set_aside)
         for folder in self.beside if self.path is None else ():
@@ -127,17 +74,30 @@ class Selection:
             self.task, self.split, path=self.path, count=self.count, seed=self.seed, revision=self.revision
         )
 
+    @property
+    def sets(self) -> tuple[Selection, ...]:
+        """The sets of a mixture, or itself."""
+        return replace(self, also=()), *self.also
 
-def _mixed(sets: Sequence[Selection]) -> list[Problem]:
-    mixed: dict[str, Problem] = {}
-    for part in sets:
-        for problem in part.load():
-            if problem.id in mixed:
+    def parts(self) -> list[list[Problem]]:
+        """The problems of each of `sets`. Raises ValueError as `load` does."""
+        parts, seen = [chosen.load() for chosen in self.sets], set[str]()
+        for chosen, part in zip(self.sets, parts, strict=True):
+            if shared := seen.intersection(ids := {problem.id for problem in part}):
                 raise ValueError(
-                    f"{part.location}: the id {problem.id!r} is in another set of the mixture too; rename one"
+                    f"{chosen.location}: the id {min(shared)!r} is in another set of the mixture too; rename one"
                 )
-            mixed[problem.id] = problem
-    return list(mixed.values())
+            seen |= ids
+        return parts
+
+    def weighted(self, parts: Sequence[Sequence[Problem]]) -> list[Problem]:
+        """The problems of `parts`, of each set as often as the weights say. Raises ValueError as `in_proportion`."""
+        weights = [chosen.weight for chosen in self.sets if chosen.weight is not None]
+        if len(parts) == 1 or not weights:
+            return [problem for part in parts for problem in part]
+        return in_proportion(
+            dict(zip((chosen.location for chosen in self.sets), parts, strict=True)), weights, self.seed
+        )
 
 
 def splits_of(task: str) -> tuple[str, ...]:
@@ -153,26 +113,23 @@ def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
     return [problem for problem in problems if problem.id in chosen]
 
 
-def _text(problem: Problem) -> str:
-    return problem.question or problem.prompt
-
-
 def _fingerprint(problem: Problem) -> bytes:
-    return fingerprint(_text(problem))
+    return fingerprint(problem.question or problem.prompt)
 
 
-def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
-    return {_fingerprint(problem): (problem.id, problem.task) for problem in problems}
+def _questions(problems: Sequence[Problem]) -> dict[bytes, str]:
+    return {_fingerprint(problem): f"{problem.task} {problem.id}" for problem in problems}
 
 
-def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Overlap]:
-    """The training problems that are also among `evaluation`, in the order of training."""
-    questions = _questions(evaluation)
-    return _overlaps(training, lambda problem: questions.get(_fingerprint(problem)))
+def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[str]:
+    """The training problems that are also among `evaluation`, as "train-9 = gsm8k test-1"."""
+    return _overlaps(training, _questions(evaluation))
 
 
-def _overlaps(training: Sequence[Problem], find: Callable[[Problem], ProblemRef | None]) -> list[Overlap]:
-    return [Overlap(problem.id, *held_out) for problem in training if (held_out := find(problem))]
+def _overlaps(training: Sequence[Problem], questions: Mapping[bytes, str]) -> list[str]:
+    """The ids alone, because some benchmarks may not be shown, in the order of training."""
+    pairs = ((problem.id, questions.get(_fingerprint(problem))) for problem in training)
+    return [f"{id} = {held_out}" for id, held_out in pairs if held_out is not None]
 
 
 # --- of a run -------------------------------------------------------------------------------------------------------
@@ -180,12 +137,11 @@ def _overlaps(training: Sequence[Problem], find: Callable[[Problem], ProblemRef 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A set that no training problem may be in: ids and tasks by fingerprint; or why it could not be read."""
+    """A set that no training problem may be in: tasks and ids by fingerprint; or why it could not be read."""
 
     name: str
-    questions: Mapping[bytes, ProblemRef]
+    questions: Mapping[bytes, str]
     refusal: str = ""
-    near: NearIndex = field(default_factory=NearIndex, compare=False)
     set_aside: bool = False
     """Whether they are training problems to develop with: they are left out without a warning."""
 
@@ -194,53 +150,33 @@ class HeldOut:
         """What a run notes: how many problems, or why it was not compared; never content."""
         return self.refusal or len(self.questions)
 
-    def same(self, problem: Problem) -> ProblemRef | None:
-        """The held-out problem that this one is."""
-        return self.questions.get(_fingerprint(problem))
-
-    def nearest(self, problem: Problem) -> ProblemRef | None:
-        """The held-out problem that this one nearly is: a word or two differ, and no number does."""
-        return self.near.nearest(_text(problem))
-
 
 def load_training(training: Selection, held_out: Sequence[Selection], on_overlap: OnOverlap) -> list[Problem]:
-    """The training problems, none of which is held out. Raises ValueError where one is and `on_overlap` is "refuse"."""
-    problems = training.load()
+    """The training problems, none of which is held out, of each set as often as its weight says.
+
+    Raises ValueError where one is held out and `on_overlap` is "refuse".
+    """
+    parts = training.parts()
+    problems = [problem for part in parts for problem in part]
     sets = read_held_out(held_out)
     _announce(sets)
     own = without_any(problems, [held for held in sets if held.set_aside])
     others = [held for held in sets if not held.set_aside]
     for held in others if on_overlap == "refuse" else ():
-        _refuse(problems, _overlaps(problems, held.same))
+        _refuse(problems, _overlaps(problems, held.questions))
     kept = without_any(own, others)
-    if near := [overlap for held in others for overlap in _overlaps(kept, held.nearest)]:
-        drops = on_overlap == "drop"
-        what = "left out" if drops else "kept; data.on_overlap=drop leaves them out"
-        _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
-        left_out = {overlap.training_id for overlap in near} if drops else set()
-        kept = [problem for problem in kept if problem.id not in left_out]
     if len(kept) < len(own):
         logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
         raise ValueError(f"all {len(problems)} training problems are held out for evaluation; train on other problems")
-    return kept
+    ids = {problem.id for problem in kept}
+    return training.weighted([[problem for problem in part if problem.id in ids] for part in parts])
 
 
 def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Problem]:
     """The problems that are in none of the sets."""
     known = frozenset().union(*(held.questions for held in sets))
     return [problem for problem in problems if _fingerprint(problem) not in known]
-
-
-@cache
-def _warn_once(message: str) -> None:
-    """Warn of what every stage of a training finds again."""
-    logger.warning(message)
-
-
-def _named_pairs(overlaps: Sequence[Overlap], sign: str) -> str:
-    named = [f"{pair.training_id} {sign} {pair.held_out_task} {pair.held_out_id}" for pair in overlaps[:_SHOWN]]
-    return ", ".join(named) + (f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else "")
 
 
 def load_development(selection: Selection, held_out: Sequence[Selection]) -> list[Problem]:
@@ -286,18 +222,18 @@ def _changed_at(selection: Selection) -> int | None:
 def _read(selection: Selection) -> HeldOut:
     try:
         problems = selection.load()
-        near = NearIndex(((problem.id, problem.task), _text(problem)) for problem in problems)
-        return HeldOut(selection.name, _questions(problems), near=near, set_aside=selection.set_aside is not None)
+        return HeldOut(selection.name, _questions(problems), set_aside=selection.set_aside is not None)
     except ValueError as error:
         if not selection.optional:
             raise
         return HeldOut(selection.name, {}, str(error))
 
 
-def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:
+def _refuse(training: Sequence[Problem], overlaps: Sequence[str]) -> None:
     if overlaps:
+        more = f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else ""
         raise ValueError(
             f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: "
-            f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without "
-            "these"
+            f"{', '.join(overlaps[:_SHOWN])}{more}; train on other problems, or set data.on_overlap=drop to train "
+            "without these"
         )

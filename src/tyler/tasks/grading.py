@@ -48,7 +48,7 @@ def task_name(name: str) -> str:
         return outside(name).name
     plain = _plain(name)
     if plain not in TASKS:
-        plain = _aliases().get(plain, plain)
+        plain = _other_names().get(plain, plain)
     if plain in TASKS:
         return plain
     close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
@@ -113,12 +113,12 @@ def _module_in(file: Path) -> ModuleType:
 
 
 @cache
-def _aliases() -> dict[str, str]:
-    """The task of each alias, and of a module's name without its underscores.
+def _other_names() -> dict[str, str]:
+    """The task of each title, and of a module's name without its underscores.
 
     All benchmarks load for that, so names that are modules are looked up before.
     """
-    return {_plain(alias): name for name in TASKS for alias in (name, *_load(name).aliases)}
+    return {_plain(alias): name for name in TASKS for alias in (name, _load(name).title)}
 
 
 def grade(

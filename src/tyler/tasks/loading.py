@@ -166,19 +166,13 @@ def _given_rows(
         split = split or "train"
         source = Source((f"{split}.jsonl",), hub_id=f"{owner}/{name}", hub_subset=subset or None, hub_split=split)
         return split, _hub_rows(task, source, revision)
-    file = _given_file(task, path)
-    return split or file.name.partition(".")[0], read_rows(file, private=task.private)
-
-
-def _given_file(task: Task, path: str | Path | None) -> Path:
-    if path is None:
+    if path is None or not Path(path).is_file():
+        given = "" if path is None else f", and {str(path)!r} is not a file"
         raise ValueError(
-            f"task {task.name!r} reads a file; name it with --data (path= in Python, data.path in a config): "
+            f"task {task.name!r} reads a file{given}; name one with --data (path= in Python, data.path in a config): "
             f"{', '.join(ENDINGS)}"
         )
-    if not Path(path).is_file():
-        raise ValueError(f"task {task.name!r}: {str(path)!r} is not a file; allowed are {', '.join(ENDINGS)}")
-    return Path(path)
+    return split or Path(path).name.partition(".")[0], read_rows(path, private=task.private)
 
 
 def _file_rows(task: Task | Generated, source: Source, path: Path) -> Iterator[Row]:
@@ -194,9 +188,11 @@ def _official_files(task: Task | Generated, source: Source, folder: Path) -> lis
         for variant in _variants(name):
             if files := sorted(folder.glob(variant)):
                 return files
+    download = f"download {source.url} as {source.files[0]}"
+    elsewhere = download if source.hub_id is None else f"leave out path to load {source.hub_id} from the Hub"
     raise ValueError(
         f"task {task.name!r}: the folder {str(folder)!r} has none of {', '.join(source.files)} (or with the ending "
-        f"{', '.join(ENDINGS)}); give the file itself, or {_elsewhere(source)}"
+        f"{', '.join(ENDINGS)}); give the file itself, or {elsewhere}"
     )
 
 
@@ -206,13 +202,6 @@ def has_files(task: str, folder: Path) -> bool:
     sources = [chosen.source] if isinstance(chosen, Generated) else chosen.sources.values()
     names = (name for source in sources if source is not None for name in source.files)
     return any(next(folder.glob(variant), None) is not None for name in names for variant in _variants(name))
-
-
-def _elsewhere(source: Source) -> str:
-    """What to do without a file."""
-    if source.hub_id is None:
-        return f"download {source.url} as {source.files[0]}"
-    return f"leave out path to load {source.hub_id} from the Hub"
 
 
 def _variants(name: str) -> list[str]:

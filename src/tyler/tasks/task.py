@@ -59,15 +59,13 @@ class Graded:
 
     name: str
     title: str
-    """As papers write it."""
+    """As papers write it; it can be named by it too."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     """Completion and gold answer to a verdict: outcome and answer."""
     same: Same = operator.eq
     """Whether two answers share a ballot in a majority vote."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
-    aliases: tuple[str, ...] = ()
-    """Other names that it goes by, in lower case, without `-`, `_` and spaces."""
     typed_gold: bool = False
     """`grade` takes gold answers as booleans, numbers and lists too, which are read as JSON."""
     runs_code: bool = False

@@ -275,8 +275,7 @@ class GrpoTrainer(Trainer):
         if first:
             rollout.start, rollout.reference = actions.logprobs.clone(), actions.logprobs.clone()
         totals: dict[str, float] = {}
-        lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in rollout.trajectories]
-        for places in MicroBatches.of(self.loop, self.backbone).split(lengths):
+        for places in MicroBatches.of(self.loop, self.backbone).split(rollout.lengths):
             counts = bool(weights.mask[places].any())
             if any(distributed.gather(counts)) if self.in_step else counts:
                 terms = self.part_terms(rollout, places, actions, weights, advantages, first)

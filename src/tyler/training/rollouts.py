@@ -94,6 +94,11 @@ class Rollout:
         return torch.tensor(right, dtype=torch.bool).view(len(self.problems), -1)
 
     @property
+    def lengths(self) -> list[int]:
+        """Positions of each answer, with its prompt and latents."""
+        return [len(one.prompt_ids) + one.num_visible + one.num_latents for one in self.trajectories]
+
+    @property
     def faults(self) -> list[int]:
         """The places of answers that the infrastructure could not judge."""
         size = self.rewards.shape[1]

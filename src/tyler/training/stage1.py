@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ from tyler.training.loop import batch_at
 from tyler.training.objectives import stage1_loss
 from tyler.training.sharding import shard
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import Example, Insertion, num_positions, synthesize, target_logprobs
+from tyler.training.teacher_forcing import Example, Insertion, at_the_end, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_development, load_traces, warn_of_idle
 
 
@@ -159,6 +160,13 @@ def new_operators(config: Config, backbone: Backbone) -> Tyler:
         model.synthesizer.make_constant(names, float(mean_square(backbone.embedding).sqrt()))
         return model.with_heads(model.synthesizer.mapping())
     return model
+
+
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[Stage1Trainer, Example]:
+    """What a dry run takes a step with; latents are at the last places, where they cost most."""
+    names = islice(cycle(operator.name for operator in config.operators), config.stage1.insertions.max)
+    example = trace.with_latents(at_the_end(trace.target_ids, list(names)))
+    return Stage1Trainer(new_operators(config, backbone), (), config.stage1), example
 
 
 def centring_examples(traces: Sequence[Trace], config: Stage1Config) -> list[Example]:

@@ -135,6 +135,12 @@ def target_logprobs(
     return logprobs, mask
 
 
+def at_the_end(target: Sequence[int], operators: Sequence[str]) -> tuple[Insertion, ...]:
+    """An insertion of each operator before one of the last targets."""
+    first = len(target) - len(operators)
+    return tuple(Insertion(max(0, first + number), name) for number, name in enumerate(operators))
+
+
 def num_positions(example: Example, heads: Heads) -> int:
     """Positions of the latent-augmented context: tokens and latents."""
     return len(example) + sum(heads[insertion.operator].num_latents for insertion in example.insertions)

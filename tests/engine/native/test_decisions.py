@@ -49,13 +49,6 @@ def test_the_probabilities_are_those_of_a_plain_pass(model: Tyler) -> None:
         assert (probs[answer.invocations[-1].action + 1 :] == 0).all(), "the budget is spent"
 
 
-def test_an_invocation_has_the_probability_that_it_was_drawn_with(model: Tyler) -> None:
-    for answer in model.engine().run(requests(model)[:3]):
-        for call in answer.invocations:
-            probability = answer.operator_probs[call.action][answer.actions[call.action] - answer.vocab_size]
-            assert probability == pytest.approx(torch.tensor(answer.logprobs[call.action]).exp().item(), rel=1e-4)
-
-
 def test_events_tell_what_the_trajectory_keeps(model: Tyler) -> None:
     heard: dict[int, list[Event]] = {}
     for event in model.engine().stream(requests(model)):

@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 from tests import reference, tiny
-from tests.asking import CASES, TOLERANCE, ask, differences, distance, expected, run, same
+from tests.asking import CASES, ask, differences, expected, run, same
 
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.training.replay import pack, replay_logprobs
 
 ENGINES = [1, 2, 3, 8, 32]
 """Slots: alone, fewer than requests, and one for each."""
@@ -71,50 +70,6 @@ def test_the_tiny_models_are_ordinary_decoders_whose_adapters_matter(family: str
 # ------------------------------------------------------------------------- equalities between settings
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("slots", [1, 3])
-def test_never_is_the_greedy_decoding_of_transformers(family: str, slots: int) -> None:
-    model = tiny.tyler(family)
-    requests = [ask(text, router=Never(), max_new_tokens=20) for text in tiny.PROMPTS]
-    policy = model.policy.lora.get_base_model()  # type: ignore[union-attr]
-    for request, trajectory in zip(requests, run(model, requests, slots), strict=True):
-        prompt = torch.tensor([list(request.prompt_ids)])
-        out = policy.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=20)
-        assert trajectory.actions == out[0, prompt.shape[1] :].tolist()
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_budget_of_zero_is_never(family: str) -> None:
-    model = tiny.tyler(family)
-    samplings = [Sampling(), Sampling(0.7, seed=1), Sampling(1.0, top_k=9, top_p=0.9, seed=2)]
-    zero = run(model, [ask(text, sampling=sampling, budget=0) for text in tiny.PROMPTS for sampling in samplings])
-    never = run(
-        model, [ask(text, sampling=sampling, router=Never()) for text in tiny.PROMPTS for sampling in samplings]
-    )
-    boundaries = run(
-        model,
-        [
-            ask(text, sampling=sampling, router=AtBoundaries(), budget=0)
-            for text in tiny.PROMPTS
-            for sampling in samplings
-        ],
-    )
-    assert all(same(a, b) and same(b, c) for a, b, c in zip(zero, never, boundaries, strict=True))
-
-
-@pytest.mark.parametrize("budget", [1, 2, 4])
-def test_a_budget_caps_the_invocations_and_changes_nothing_before(budget: int) -> None:
-    model = tiny.tyler("smollm3")
-    requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed in range(4) for text in tiny.PROMPTS]
-    free = run(model, requests)
-    capped = run(model, [replace(request, budget=budget) for request in requests])
-    assert any(answer.num_invocations > budget for answer in free)
-    for first, other in zip(free, capped, strict=True):
-        assert other.num_invocations <= budget
-        spent = [call.action for call in first.invocations][budget - 1 : budget] or [len(first.actions)]
-        assert first.actions[: spent[0] + 1] == other.actions[: spent[0] + 1]
-
-
 def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
     model = tiny.tyler("qwen3")
     requests = list(CASES.values())
@@ -129,49 +84,6 @@ def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
     finished = {event.index: event.trajectory for step in events for event in step if isinstance(event, FinishEvent)}
     for index, case in enumerate(list(CASES)[5:]):
         assert not differences(finished[first + index], expected("qwen3", case)), case
-
-
-def test_each_request_has_one_random_stream_of_its_own() -> None:
-    model = tiny.tyler("qwen3")
-    requests = [ask(tiny.MEDIUM, sampling=Sampling(1.0, seed=seed)) for seed in (1, 2, 1, 3, 1)]
-    first, two, again, three, last = run(model, requests, slots=2)
-    assert same(first, again) and same(first, last)
-    assert len({tuple(other.actions) for other in (first, two, three)}) == 3
-
-
-# ---------------------------------------------------------------------------------------------- replay
-
-
-SAMPLINGS = [(Sampling(),), (Sampling(1.0, seed=3),), (Sampling(0.7, seed=4),), (Sampling(0.7, top_k=5, seed=5),)]
-
-
-@pytest.mark.parametrize("family, sampling", tiny.by_family(SAMPLINGS, often=[SAMPLINGS[0], SAMPLINGS[3]]))
-def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling) -> None:
-    model = tiny.tyler(family)
-    settings = [{"budget": None}, {"budget": 1}, {"budget": 2}, {"router": AtBoundaries()}, {"router": Never()}]
-    requests = [
-        ask(text, sampling=replace(sampling, seed=seed), **setting)
-        for seed, (text, setting) in enumerate((text, setting) for text in tiny.PROMPTS[1:] for setting in settings)
-    ]
-    trajectories = run(model, requests, slots=16)
-    packed = pack(model.backbone, trajectories)
-    replayed, entropy = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
-    assert any(answer.num_invocations and answer.offered[0] for answer in trajectories)
-    assert any(answer.num_invocations and not answer.offered[0] for answer in trajectories)
-    for row, trajectory in enumerate(trajectories):
-        recorded = [
-            logprob if drawn else 0.0 for logprob, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)
-        ]
-        assert distance(recorded, replayed[row, : len(recorded)].tolist()) < TOLERANCE
-        assert recorded == trajectory.logprobs
-    assert bool((replayed[~packed.mask] == 0).all()) and bool((entropy[packed.mask] > 0).all())
-
-
-def test_replay_refuses_trajectories_of_different_temperatures() -> None:
-    model = tiny.tyler("qwen2")
-    trajectories = run(model, [ask(tiny.SHORT, sampling=Sampling(t), max_new_tokens=2) for t in (0.5, 1.0)])
-    with pytest.raises(ValueError, match="temperatures"):
-        replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, pack(model.backbone, trajectories))
 
 
 # ---------------------------------------------------------------------------------------------- events
@@ -213,37 +125,16 @@ def test_tokens_are_streamed_as_they_happen() -> None:
     assert set(events) == {1}
 
 
-def test_the_recorded_positions_are_those_of_the_actions() -> None:
+def test_a_call_stands_in_the_text_after_the_tokens_before_it() -> None:
     for trajectory in run(tiny.tyler("qwen2"), list(CASES.values())):
-        indices = [index for index, is_operator in enumerate(trajectory.is_operator) if is_operator]
-        assert [call.action for call in trajectory.invocations] == indices
-        assert [call.position for call in trajectory.invocations] == [
-            sum(not is_operator for is_operator in trajectory.is_operator[:index]) for index in indices
-        ]
-        assert [len(z) for z in trajectory.latents] == [call.num_latents for call in trajectory.invocations]
-        assert trajectory.num_latents == sum(call.num_latents for call in trajectory.invocations)
         visible = [action for action in trajectory.actions if action < trajectory.vocab_size]
         assert [call.offset for call in trajectory.invocations] == [
             len(tiny.tokenizer().decode(visible[: call.position], skip_special_tokens=True).rstrip("\ufffd"))
             for call in trajectory.invocations
         ]
-        ended = trajectory.finish_reason == "eos"
-        assert trajectory.num_visible == sum(not is_operator for is_operator in trajectory.is_operator)
-        assert (trajectory.actions[-1] == tiny.tokenizer().eos_token_id) == ended
 
 
 # ----------------------------------------------------------------------------------------- how it ends
-
-
-@pytest.mark.parametrize("router", [Learned(), Never(), AtBoundaries()])
-def test_max_new_tokens_counts_actions(router: Learned | Never | AtBoundaries) -> None:
-    model = tiny.tyler("qwen2")
-    for cap in (1, 2, 7):
-        requests = [ask(tiny.ODD, router=router, sampling=Sampling(1.0, seed=s), max_new_tokens=cap) for s in range(6)]
-        trajectories = run(model, requests)
-        assert all(len(answer.actions) == cap or answer.finish_reason == "eos" for answer in trajectories)
-        assert all(answer.truncated == (answer.finish_reason == "length") for answer in trajectories)
-        assert any(answer.truncated for answer in trajectories)
 
 
 def test_any_of_the_declared_end_tokens_ends_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

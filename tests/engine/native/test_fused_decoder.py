@@ -37,13 +37,6 @@ def by_reader(decoder: nn.Module, inputs: Tensor, pieces: int = 1) -> Tensor:
     return torch.cat([reader.read([Span(0, start, start + size)]) for start in range(0, len(inputs), size)])
 
 
-@pytest.mark.parametrize("pieces", [1, 2, LENGTH])
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_the_lean_forward_is_the_one_of_transformers(family: str, pieces: int) -> None:
-    decoder = tiny.tyler(family).backbone.decoder
-    assert torch.allclose(by_reader(decoder, embeds(), pieces), by_transformers(decoder, embeds()), atol=1e-5)
-
-
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("k_proj", "o_proj", "up_proj", "down_proj")])
 def test_an_adapted_stack_is_folded(family: str, targets: tuple[str, ...]) -> None:

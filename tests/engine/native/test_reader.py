@@ -121,7 +121,7 @@ def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch
     assert widths == [60, 52]
 
 
-def test_pieces_hold_every_position_once() -> None:
+def test_pieces_hold_every_position_once_and_no_more_than_a_pass_may() -> None:
     spans = [Span(0, 3, 10), Span(2, 0, 4), Span(3, 7, 8)]
     assert pieces(spans, 5) == [[Span(0, 3, 8)], [Span(0, 8, 10)], [Span(2, 0, 4), Span(3, 7, 8)]]
 

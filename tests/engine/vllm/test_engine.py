@@ -20,7 +20,6 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.training.replay import pack, replay_logprobs
 
 if TYPE_CHECKING:
     from tyler.engine.vllm.engine import VllmEngine
@@ -190,16 +189,6 @@ def test_each_number_of_actions_ends_where_the_native_engine_ends_it(engine: Vll
     check_equal(engine.run(asked), model.engine().run(asked))
 
 
-def test_the_learner_replays_what_was_sampled(engine: VllmEngine, model: Tyler) -> None:
-    asked = [Request(prompts()[seed % 4], sampling=Sampling(0.7, seed=seed), max_new_tokens=20) for seed in range(12)]
-    answers = engine.run(asked)
-    packed = pack(model.backbone, answers)
-    policy = model.policy
-    replayed, _ = replay_logprobs(policy.decoder, model.backbone.head, policy.psi, packed)
-    assert (replayed - packed.logprobs)[packed.mask].abs().max() < 1e-4
-    assert packed.is_operator.any()
-
-
 def test_actions_are_drawn_as_often_as_by_the_native_engine(engine: VllmEngine, model: Tyler) -> None:
     """Under other seeds on each, so that this says something of the distribution."""
     counts = []
@@ -325,13 +314,6 @@ def test_what_changes_the_choice_of_tokens_changes_it_alike(engine: VllmEngine, 
     assert {answer.limited_by for answer in answers} >= {"max_generated", "max_new_tokens"}
     with pytest.raises(ValueError, match="logit_bias names token 99999"):
         engine.add_request(Request([5, 6], logits=LogitSettings(logit_bias={99999: 1.0})))
-
-
-def test_n_samples_have_streams_of_their_own(engine: VllmEngine, model: Tyler) -> None:
-    asked = [Request(prompts()[0], sampling=Sampling(1.0, seed=seed), max_new_tokens=16) for seed in (1, 2, 3, 1)]
-    answers = engine.run(asked)
-    check_equal(answers, model.engine().run(asked))
-    assert answers[0].actions == answers[3].actions and len({tuple(one.actions) for one in answers}) == 3
 
 
 def test_interventions_and_unknown_arguments_are_refused_before_anything_loads(model: Tyler) -> None:

@@ -44,26 +44,6 @@ def test_a_chat_is_the_native_engines_answer_with_its_calls(served: Served, mode
     assert found.usage.completion_tokens == answer.num_visible + answer.num_latents
 
 
-def test_a_stream_tells_of_text_and_calls_in_their_order(served: Served, models: Mapping[str, Tyler]) -> None:
-    answer, text, places = expected(models, router="boundaries"), "", []
-    for chunk in served.openai.chat.completions.create(**ASKED, stream=True, extra_body=BOUNDARIES):
-        delta = chunk.choices[0].delta
-        text += delta.content or ""
-        if getattr(delta, "reasoning_content", None):
-            places.append(len(text))
-    assert text == answer.text
-    assert places == [call.offset for call in answer.invocations]
-
-
-def test_several_answers_and_stop_strings(served: Served, models: Mapping[str, Tyler]) -> None:
-    found = served.openai.chat.completions.create(**ASKED, n=3)
-    texts = [choice.message.content for choice in found.choices]
-    assert texts[0] == expected(models).text and len(set(texts)) == 3
-    stop = texts[0][6:9]
-    (stopped,) = served.openai.chat.completions.create(**ASKED, stop=[stop]).choices
-    assert stopped.message.content == texts[0][: texts[0].index(stop)] and stopped.finish_reason == "stop"
-
-
 def test_what_runs_on_the_native_engine_alone_is_refused_and_metrics_are_told(served: Served) -> None:
     refused = served.post("/v1/chat/completions", {**ASKED, "logprobs": True, "top_logprobs": 3})
     assert refused.status_code == 400 and "native engine alone" in refused.text

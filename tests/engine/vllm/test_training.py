@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from tests import tiny
+from tests.interrupted import killed_after
+from tests.training import test_stage2
 
-from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage2Config
-from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
@@ -23,36 +23,20 @@ from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
-from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
 from tyler.training.rewards import Rewards, Weighted, verifier
 from tyler.training.stage2 import Stage2Trainer
 
 ON_VLLM = {"enforce_eager": True, "kv_cache_memory_bytes": 2**26}
-PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
 STEPS = 3
-CONFIG = Config(
-    operators=tiny.OPERATORS,
-    stage2=Stage2Config(
-        steps=STEPS,
-        batch_size=2,
-        learning_rate=0.02,
-        max_new_tokens=16,
-        checkpoint_every=1,
-        max_skipped=0,
-        calibration=CalibrationConfig(num_problems=4, steps=30),
-    ),
-    grpo=GrpoConfig(group_size=3, budget=1, budget_weight=0.2, anchor_weight=0.5, temperature=0.8),
-    decoding=DecodingConfig(slots=4),
-)
+SETTINGS = {"steps": STEPS, "checkpoint_every": 1, "psi_learning_rate": None, "kl_weight": 0.03}
+CONFIG = test_stage2.with_settings(test_stage2.CONFIG, **SETTINGS)
+PROBLEMS = test_stage2.PROBLEMS
 
 
 @pytest.fixture(autouse=True)
 def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def verdict(task: str, completion: str, gold: str, **_: object) -> Verdict:
-        return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
-
-    monkeypatch.setattr(verdicts, "grade", verdict)
+    monkeypatch.setattr(verdicts, "grade", test_stage2.verdict)
 
 
 @pytest.fixture
@@ -90,7 +74,7 @@ def told(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def test_stage_2_learns_what_it_learns_on_the_native_engine_and_resumes(
-    fresh: Callable[[str], Tyler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh: Callable[[str], Tyler], tmp_path: Path
 ) -> None:
     native, mine = fresh("native"), fresh("vllm")
     logged, texts = learned(tmp_path / "native", native)
@@ -100,17 +84,8 @@ def test_stage_2_learns_what_it_learns_on_the_native_engine_and_resumes(
     gaps = [entry["stage2/replay_gap"] for entry in on_vllm if "stage2/replay_gap" in entry]
     assert len(logged) == len(on_vllm) and gaps and max(gaps) < 1e-3
 
-    log = Run.log
-
-    def kill(self: Run, step: int, metrics: Any) -> None:
-        log(self, step, metrics)
-        if step == STEPS - 1:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", kill)
-        with pytest.raises(KeyboardInterrupt):
-            learned(tmp_path / "cut", fresh("vllm"))
+    with killed_after(STEPS - 1):
+        learned(tmp_path / "cut", fresh("vllm"))
     resumed = fresh("vllm")
     with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
         Stage2Trainer(resumed, PROBLEMS, [], CONFIG).train(run)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tyler.boundaries.placement import find_boundaries
+from tyler.boundaries.scanner import find_boundaries
 from tyler.tasks import Outcome, Problem, grade, load_problems
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.benchmarks.mawps import divide, problem, step, trace
@@ -182,7 +182,7 @@ def test_the_page_counts_the_templates_and_what_of_svamp_is_like_them(published,
     learned = {template(each.prompt) for each in published["train"]}
     like = learned & {*varied}
     for first, second in alike_texts(sorted({*varied} | learned)):
-        like |= {one for one, other in ((first, second), (second, first)) if other in learned}
+        like |= {text for text, other in ((first, second), (second, first)) if other in learned}
     assert f"{sum(text in like for text in varied)} of its 1,000 problems are similar to a training problem" in page
 
 

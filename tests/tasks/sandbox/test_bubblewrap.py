@@ -158,4 +158,4 @@ def f():
         said = sum(pool.map(int, ["10", "20"]))
     return said + int(subprocess.run([sys.executable, "-I", "-S", "-c", "print(12)"], capture_output=True).stdout)
 """
-    assert run(program, "assert f() == 42") == Report(Ending.PASSED, "", pytest.approx(0, abs=40))
+    assert run(program, "assert f() == 42") == Report(Ending.PASSED, "")

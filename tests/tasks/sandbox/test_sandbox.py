@@ -73,7 +73,7 @@ def assert_nothing_remains() -> None:
     ],
 )  # fmt: skip
 def test_the_test_sees_what_the_function_returns(expression: str, test: str) -> None:
-    assert run(f"def f(): return {expression}", test) == Report(Ending.PASSED, "", pytest.approx(0, abs=20))
+    assert run(f"def f(): return {expression}", test) == Report(Ending.PASSED, "")
 
 
 @needs_sandbox
@@ -530,9 +530,10 @@ def test_a_program_does_not_exhaust_by(name: str, host: dict[str, Any]) -> None:
     program, endings = EXHAUSTIONS[name]
     free, memory = psutil.disk_usage("/").free, psutil.Process().memory_info().rss
     limits = SHORT if Ending.TIMEOUT in endings else LONG
+    started = time.monotonic()
     report = run(program, limits=limits)
     assert report.ending in endings, report
-    assert report.seconds < limits.seconds + 10
+    assert time.monotonic() - started < limits.seconds + 10
     assert len(report.why) <= 300
     assert_nothing_remains()
     assert host["sleeper"].poll() is None

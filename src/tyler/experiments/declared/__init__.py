@@ -1,4 +1,4 @@
-"""The experiments of the paper and the studies of our own, each a module with an `EXPERIMENT`."""
+"""The experiments of the paper, each a module with an `EXPERIMENT`; a study of our own is a file (`study.py`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from tyler.config.sections import suggest
-from tyler.experiments import studies as study_modules
+from tyler.experiments.study import read_study
+from tyler.experiments.study import studies as studies
 
 if TYPE_CHECKING:
     from tyler.experiments.experiment import Experiment
+    from tyler.experiments.study import Study
 
 
 def names() -> list[str]:
@@ -19,20 +21,16 @@ def names() -> list[str]:
     return [*first, *sorted({module.name for module in iter_modules(__path__)}.difference(first))]
 
 
-def studies() -> list[str]:
-    """The studies of our own; `all` does not run them."""
-    return sorted(module.name for module in iter_modules(study_modules.__path__))
-
-
-def find(name: str) -> Experiment:
-    """The experiment of a name. Raises ValueError, with those there are."""
-    if name not in (known := [*names(), *studies()]):
-        raise ValueError(f"there is no experiment {name!r}{suggest(name, [*known, 'all'])}")
-    package = study_modules.__name__ if name in studies() else __name__
-    experiment: Experiment = import_module(f"{package}.{name}").EXPERIMENT
+def find(name: str) -> Experiment | Study:
+    """The experiment or study of a name. Raises ValueError, with those there are."""
+    if name in studies():
+        return read_study(name)
+    if name not in names():
+        raise ValueError(f"there is no experiment {name!r}{suggest(name, [*names(), *studies(), 'all'])}")
+    experiment: Experiment = import_module(f"{__name__}.{name}").EXPERIMENT
     return experiment
 
 
 def chosen(names_given: tuple[str, ...]) -> list[str]:
-    """The names, each once; `all` stands for all of them."""
+    """The names, each once; `all` stands for all of them, without the studies."""
     return names() if "all" in names_given else list(dict.fromkeys(names_given))

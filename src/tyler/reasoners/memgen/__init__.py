@@ -7,4 +7,5 @@ decoding.py  the engine, with a reader whose inputs are mapped and a third strea
 model.py     all of it as one object: start, save, load, solve; what an evaluation can change
 sft.py       the weaver learns from traces
 grpo.py      the weaver, or the trigger, learns from rewards
+planned.py   what a step of each reads
 """

@@ -21,10 +21,11 @@ from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
+from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, num_insertions
 from tyler.reasoners.memgen.settings import MemGenGrpoConfig, MemGenTriggerConfig
-from tyler.reasoners.memgen.sft import load_start, replayed_logprobs, trained_weaver
+from tyler.reasoners.memgen.sft import load_start, new_weaver, replayed_logprobs, trained_weaver
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.metrics import GREEDY, Metrics, from_rewards
 from tyler.runs.run import TrainedRun
@@ -302,3 +303,16 @@ def trainer_of(
     """A trainer with the rewards that a config names. Raises RewardError for an unusable one."""
     rewards = Rewards.of(config.grpo, config.rewards, settings, settings.max_new_tokens, operators=False)
     return trainer(model, problems, settings, config.decoding, rewards, development)
+
+
+def rehearsed_weaver(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
+    """What a dry run takes a step of the weaver's GRPO with."""
+    return trainer_of(WeaverGrpo, new_weaver(config, backbone), problems, config, config.memgen.weaver_grpo)
+
+
+def rehearsed_trigger(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
+    """What a dry run takes a step of the trigger's GRPO with; it is asked, whatever random weights write."""
+    asked = config.memgen.model_copy(update={"trigger_at_prompt": True})
+    config = config.model_copy(update={"memgen": asked})
+    model = new_weaver(config, backbone).with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
+    return trainer_of(TriggerGrpo, model, problems, config, config.memgen.trigger)

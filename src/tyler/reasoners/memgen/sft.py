@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
+from tyler.reasoners.memgen import weaver
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
 from tyler.runs.metrics import Metrics, from_traces
@@ -27,7 +28,14 @@ from tyler.training.command import (
 )
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
+from tyler.training.teacher_forcing import (
+    Example,
+    Insertion,
+    at_the_end,
+    num_positions,
+    synthesize,
+    target_logprobs,
+)
 from tyler.training.traces import Trace, load_development, load_traces
 
 
@@ -119,3 +127,10 @@ def trained_weaver(config: Config, start: Path | str) -> MemGen:
     if model.trigger is not None:
         raise ValueError(f"{start} has a trigger, which is trained last; go on from a weaver (`tyler train memgen`)")
     return model
+
+
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[WeaverTrainer, Example]:
+    """What a dry run takes a step with: a block after the prompt, and all others at the end."""
+    blocks = at_the_end(trace.target_ids, [weaver.INFERENCE] * config.memgen.max_insertions)
+    example = trace.with_latents((Insertion(0, weaver.PROMPT), *blocks))
+    return WeaverTrainer(new_weaver(config, backbone), (), config.memgen.weaver), example

@@ -2,4 +2,5 @@
 
 model.py    the projection, where thoughts stand in a prompt, checkpoints, and SoftCoT as a reasoner
 sft.py      the projection learns from traces
+planned.py  what a step of it reads
 """

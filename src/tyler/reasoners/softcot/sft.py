@@ -25,7 +25,7 @@ from tyler.training.command import (
 )
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import embed_ids
-from tyler.training.traces import traces_of
+from tyler.training.traces import Trace, traces_of
 
 
 @dataclass(frozen=True)
@@ -118,3 +118,11 @@ def new_projection(config: Config, backbone: Backbone, assistant: Backbone) -> S
     settings = config.softcot
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     return SoftCot.start(backbone, assistant, config.prompt, wording)
+
+
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[SoftCotTrainer, Example]:
+    """What a dry run takes a step with, the backbone its own assistant."""
+    model, prompt, question = new_projection(config, backbone, backbone), trace.prompt_ids, "What is 2 + 3?"
+    positions = tuple(range(min(config.softcot.num_thoughts, len(prompt))))
+    example = Example(Problem(trace.id, "mini", question, "5"), list(prompt), positions, list(trace.target_ids))
+    return SoftCotTrainer(model, (), config.softcot), example

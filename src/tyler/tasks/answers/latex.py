@@ -7,35 +7,15 @@ functions split at the top level, outside of all brackets. Everything takes time
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import yaml
 
 from tyler.tasks.answers.boxed import parted
 from tyler.tasks.answers.quantities import is_known
 
-_UNICODE = str.maketrans(
-    {
-        "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u2012": "-",
-        "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
-        "√": r"\sqrt ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/", "∞": r"\infty ",
-        "°": r"^\circ ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "²": "^{2}", "³": "^{3}", "⁴": "^{4}",
-        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "±": r"\pm ", "∓": r"\mp ", "∈": r"\in ",
-        "∅": r"\emptyset ", "…": r"\dots ", "“": '"', "”": '"', "’": "'", "⟨": r"\langle ", "⟩": r"\rangle ",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\t": " ", "\n": " ", "\r": " ",
-    }
-)  # fmt: skip
-
-_ALIASES = {
-    "leq": "le", "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "times": "cdot",
-    "ldots": "dots", "cdots": "dots", "dotsc": "dots", "dfrac": "frac", "tfrac": "frac", "cfrac": "frac",
-    "bigcup": "cup", "varnothing": "emptyset", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "lbrace": r"\{",
-    "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "dbinom": "binom", "tbinom": "binom", "cosec": "csc",
-    "div": "/",
-    "quad": " ", "qquad": " ", "displaystyle": " ", "textstyle": " ", "limits": "", "left": "", "right": "", "big": "",
-    "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "middle": "",
-    "degree": "^\\circ",
-    "rm": " ", "bf": " ", "it": " ", "sf": " ", "large": " ", "Large": " ", "huge": " ", "mathdollar": "dollar",
-    "bm": "", "boldsymbol": "", "pounds": "£", "euro": "€", "textdollar": "dollar", "exp": "e^", "imath": "i",
-}  # fmt: skip
+_SPELLINGS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))
+_UNICODE, _ALIASES = str.maketrans(_SPELLINGS["unicode"]), _SPELLINGS["commands"]
 _COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])|\\([A-Za-z]+)")
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|"

@@ -10,23 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
+
+import yaml
 
 from tyler.tasks.answers.numbers import number
 
-_TABLE = """
-meter metre m / centimeter centimetre cm / millimeter millimetre mm / kilometer kilometre km / inch inche in /
-foot feet ft / yard yd / mile mi / mile_per_hour mph / kilometer_per_hour kph kmh / square sq / cubic cu /
-gram g / kilogram kg / milligram mg / pound lb / ounce oz / ton / liter litre l / milliliter millilitre ml /
-gallon / quart / pint / cup / second sec s / minute min / hour hr h / day / week / month / year /
-dollar usd / cent / euro / penny pennie / nickel / dime / quarter / degree / radian rad / percent / unit /
-celsius c / fahrenheit f / volt / watt / joule / newton
-"""
-NAMES = {
-    spelling: words[0].replace("_", " ")
-    for words in (entry.split() for entry in _TABLE.split("/"))
-    for spelling in words
-}
+_UNITS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))["units"]
+NAMES = {spelling: name for name, others in _UNITS.items() for spelling in (name, *others.split())}
 """The name of each unit that needs no `\\text{}`, in the singular, by its spellings."""
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 """Words that are part of a number, and the power of ten they multiply it by."""

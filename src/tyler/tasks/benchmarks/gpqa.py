@@ -91,5 +91,4 @@ TASK = Task(
     verdict=verdict,
     same=either_way(equal),
     private=True,
-    aliases=("gpqadiamond",),
 )

@@ -101,26 +101,21 @@ def computed(row: Row, numbers: Sequence[Fraction]) -> list[Step]:
 
     Raises ValueError where it is not a whole equation, names a number that is not there, or divides by zero.
     """
-    steps: list[Step] = []
-    waiting: list[str | Fraction] = []
-    for word in row.text("Equation").split():
-        waiting.append(word if word in OPERATIONS else _operand(row, word, numbers))
-        while (step := _ready(row, waiting)) is not None:
-            steps.append(step)
-            waiting[-3:] = [step.result]
-    if len(waiting) != 1 or not steps:
-        raise row.error("Equation", f"is not one equation in prefix notation:{row.shown(row.fields['Equation'])}")
+    words, steps, shown = iter(row.text("Equation").split()), list[Step](), row.shown(row.fields["Equation"])
+
+    def value() -> Fraction:
+        if (word := next(words, "")) not in OPERATIONS:
+            return _operand(row, word, numbers)
+        left, right = value(), value()
+        if word == "/" and right == 0:
+            raise row.error("Equation", f"divides by zero:{shown}")
+        steps.append(step(left, word, right))
+        return steps[-1].result
+
+    value()
+    if next(words, None) is not None or not steps:
+        raise row.error("Equation", f"is not one equation in prefix notation:{shown}")
     return steps
-
-
-def _ready(row: Row, waiting: Sequence[str | Fraction]) -> Step | None:
-    """The operation at the end of `waiting`, where both of its operands are known."""
-    match waiting[-3:]:
-        case [str(operation), Fraction() as left, Fraction() as right]:
-            if operation == "/" and right == 0:
-                raise row.error("Equation", f"divides by zero:{row.shown(row.fields['Equation'])}")
-            return step(left, operation, right)
-    return None
 
 
 def step(left: Fraction, operation: str, right: Fraction) -> Step:
@@ -159,6 +154,8 @@ def _digits(number: Fraction) -> list[Fraction]:
 
 
 def _operand(row: Row, word: str, numbers: Sequence[Fraction]) -> Fraction:
+    if not word:
+        raise row.error("Equation", f"is not one equation in prefix notation:{row.shown(row.fields['Equation'])}")
     match = _PLACEHOLDER.fullmatch(word)
     return published_number(row, "Equation", word) if match is None else _chosen(row, "Equation", match, numbers)
 

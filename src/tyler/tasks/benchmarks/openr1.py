@@ -66,5 +66,4 @@ TASK = Task(
     },
     problem=problem,
     **mathematical(equal),
-    aliases=("openr1math", "openr1math220k"),
 )

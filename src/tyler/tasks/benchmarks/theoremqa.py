@@ -21,12 +21,12 @@ How answers compare (`GradeOptions.mode`):
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AllowInfNan, Field, Strict, StrictBool, StrictInt, StrictStr, TypeAdapter
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, letter, plain
 from tyler.tasks.answers.expressions import value
@@ -41,8 +41,7 @@ INSTRUCTION = (
 )
 """The forms the official prompt names, the same for every question, so that it does not give away the answer's type."""
 
-Gold = bool | int | float | str | list[int] | list[float]
-
+Finite = Annotated[float, Strict(), AllowInfNan(False)]
 _TOLERANCE = Fraction(4, 100)
 _NOISE = Fraction(1, 10**9)
 _WHOLE_NOISE = Fraction(1, 10**6)
@@ -60,8 +59,8 @@ def problem(row: Row, split: str) -> Problem | None:
         raise row.error("Answer_type", f"must be one of {', '.join(_KINDS)}, got{row.shown(kind)}")
     answer = row.get("Answer", object, "an answer")
     try:
-        gold = _KINDS[kind](_typed(answer))
-    except (TypeError, ValueError, OverflowError) as error:
+        gold = _KINDS[kind].validate_python(_typed(answer))
+    except ValueError as error:
         raise row.error("Answer", f"is not of type {kind!r}, got{row.shown(answer)}") from error
     return Problem(
         id=str(row.fields.get("id") or f"{split}-{row.number}"),
@@ -93,48 +92,23 @@ def _typed(answer: object) -> object:
         return text
 
 
-def _bool(answer: Any) -> bool:
-    if not isinstance(answer, bool):
-        raise TypeError
-    return answer
-
-
-def _float(answer: Any) -> float:
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
-        raise TypeError
-    return float(answer)
-
-
-def _integer(answer: Any) -> int:
-    if _float(answer) != int(answer):
-        raise ValueError
-    return int(answer)
-
-
-def _option(answer: Any) -> str:
-    chosen = letter(answer, "abcdef") if isinstance(answer, str) else None
-    if chosen is None:
-        raise ValueError
+def _option(answer: str) -> str:
+    if (chosen := letter(answer, "abcdef")) is None:
+        raise ValueError("not an option")
     return f"({chosen})"
 
 
-def _list_of(kind: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    def read(answer: Any) -> list[Any]:
-        if not isinstance(answer, list) or not answer:
-            raise TypeError
-        return [kind(item) for item in answer]
-
-    return read
-
-
-_KINDS: dict[str, Callable[[Any], Gold]] = {
-    "bool": _bool,
-    "integer": _integer,
-    "float": _float,
-    "option": _option,
-    "list of integer": _list_of(_integer),
-    "list of float": _list_of(_float),
+Integers = Annotated[list[StrictInt], Field(min_length=1)]
+Floats = Annotated[list[Finite], Field(min_length=1)]
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    "bool": TypeAdapter(StrictBool),
+    "integer": TypeAdapter(StrictInt),
+    "float": TypeAdapter(Finite),
+    "option": TypeAdapter(Annotated[StrictStr, AfterValidator(_option)]),
+    "list of integer": TypeAdapter(Integers),
+    "list of float": TypeAdapter(Floats),
 }
+_ANY_KIND: TypeAdapter[Any] = TypeAdapter(StrictBool | StrictInt | Finite | Integers | Floats)
 
 
 # ---------------------------------------------------------------------------------------------------------- grading
@@ -176,22 +150,21 @@ def _agree(given: list[Fraction], expected: list[Fraction]) -> bool:
     return any(abs(a - b) <= _NOISE * max(abs(a), abs(b)) for a in given for b in expected)
 
 
-def gold_value(gold: str) -> Gold:
+def gold_value(gold: str) -> Any:
     """The typed value of a gold answer: JSON as in `Problem.answer`, or what it leniently may be (`True`, `c`, `1/3`).
 
     Raises UnreadableGoldError for anything else.
     """
     typed = _typed(gold)
-    kinds: dict[type, Callable[[Any], Gold]] = {bool: _bool, int: _integer, float: _float, str: _word, list: _numbers}
     try:
-        return kinds[type(typed)](typed)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        return _word(typed) if isinstance(typed, str) else _ANY_KIND.validate_python(typed)
+    except (ValueError, OverflowError) as error:
         raise UnreadableGoldError(
             f"the gold answer {gold!r:.80} is not a number, truth value, option or list of numbers"
         ) from error
 
 
-def _word(text: str) -> Gold:
+def _word(text: str) -> bool | int | float | str:
     """What a gold answer writes otherwise than JSON does: an option, a truth value, or an expression."""
     truth_value, number = truth(text), value(text)
     if truth_value is not None:
@@ -199,10 +172,6 @@ def _word(text: str) -> Gold:
     if number is None or text.lower() == "e":
         return _option(text)
     return int(number) if isinstance(number, Fraction) and number.denominator == 1 else float(number)
-
-
-def _numbers(answer: Any) -> list[Any]:
-    return _list_of(_float if any(isinstance(item, float) for item in answer) else _integer)(answer)
 
 
 def _known(reading: Any, answer: str, kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""`mini`: a generated world of small, verifiable reasoning problems, and the tokenizer of its backbone."""
+"""`mini`: a generated world of small, verifiable reasoning problems."""
 
 from __future__ import annotations
 

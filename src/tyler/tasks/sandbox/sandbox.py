@@ -100,11 +100,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Report:
-    """What came of one program: its ending, the reason in words ("" for PASSED), and the seconds it took."""
+    """What came of one program: its ending, and the reason in words ("" for PASSED)."""
 
     ending: Ending
     why: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ def _warn_once(reason: str) -> None:
 
 def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: object, limits: Limits) -> Report:
     """Have the worker that `start` starts carry out an order; it signals through a pipe that only it may write to."""
-    begun, token = time.monotonic(), secrets.token_hex(32)
+    deadline, token = time.monotonic() + limits.seconds, secrets.token_hex(32)
     with tempfile.TemporaryFile() as paper, ExitStack() as stack:
         listen, speak = bubblewrap.pipe(stack)
         paper.write(json.dumps({"token": token, "order": order}).encode())
@@ -222,10 +221,9 @@ def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: obje
             process = start(paper, speak.fileno())
         with process:
             try:
-                ending, why = _wait(process, listen.fileno(), token, limits, begun + limits.seconds)
+                return Report(*_wait(process, listen.fileno(), token, limits, deadline))
             finally:
                 _end(process)
-    return Report(ending, why, time.monotonic() - begun)
 
 
 def _wait(

@@ -1,1 +1,0 @@
-"""Studies of our own: each one file that declares its rows, controls and comparisons as a STUDY (`study.py`)."""
