@@ -231,7 +231,7 @@ def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
     row = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(f): pass"}
     rows = [row | {"task_id": f"HumanEval/{n}", "canonical_solution": "    return 1\n"} for n in range(164)]
     (tmp_path / "HumanEval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Availability(False, "this test has none"))
+    monkeypatch.setattr(sandbox, "probe", lambda: "this test has none")
     monkeypatch.setattr(registry, "load", lambda *_, **__: pytest.fail("the model was loaded first"))
     line = ["eval", "mini", "--task", "humaneval", "--data", str(tmp_path), "--allow-code-execution"]
     assert main([*line, "--output", str(tmp_path / "out")]) == 2

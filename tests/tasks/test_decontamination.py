@@ -14,10 +14,13 @@ from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.benchmarks import gpqa
 from tyler.tasks.decontamination import (
+    NearIndex,
+    Overlap,
     Selection,
     find_overlap,
     fingerprint,
     load_training,
+    read_held_out,
 )
 from tyler.training import command
 from tyler.training.command import development_problems, origin_of
@@ -62,14 +65,14 @@ def test_hostile_text_has_a_fingerprint():
 def test_overlaps_are_found_whatever_their_places():
     training = problems("train", "One.", "Two.", "Three.")
     evaluation = problems("test", "four", "TWO")
-    assert find_overlap(training, evaluation) == ["train-2 = test test-2"]
+    assert find_overlap(training, evaluation) == [Overlap("train-2", "test-2", "test")]
     assert find_overlap(training, []) == find_overlap([], evaluation) == []
 
 
 def test_questions_are_compared_where_a_prompt_adds_options_or_an_instruction():
     (training,) = problems("train", "What is 2 + 3?")
     evaluated = Problem("test-1", "test", "What is 2 + 3?\n\nGive only the number.", "5", question="What is 2 + 3?")
-    assert find_overlap([training], [evaluated]) == ["train-1 = test test-1"]
+    assert find_overlap([training], [evaluated]) == [Overlap("train-1", "test-1", "test")]
 
 
 def refusal(tmp_path: Path, training: list[str], held_out: list[str]) -> str:
@@ -384,3 +387,52 @@ def test_a_set_that_cannot_be_is_refused_by_name(override, message):
 def test_a_task_may_be_written_as_papers_write_it():
     config = load_config("mini", ["evaluation.task=MATH-500", "evaluation.split=test"])
     assert config.evaluation.task == "math500"
+
+
+NEAR = "Natalia sold 48 clips to her friends in April and then she sold half as many clips in May, how many in all?"
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        (NEAR.replace("friends", "neighbours"), True),
+        (NEAR.replace("how many in all", "how many altogether"), True),
+        (NEAR.replace("48", "84"), False),
+        (NEAR.replace("half", "twice").replace("sold", "bought").replace("clips", "pens"), False),
+        ("Natalia sold 48 clips", False),
+        ("", False),
+    ],
+)
+def test_a_problem_is_nearly_another_where_a_word_differs_and_no_number_does(text: str, near: bool) -> None:
+    index = NearIndex([(("test-1", "gsm8k"), NEAR), (("test-2", "gsm8k"), "What is 2 + 3?")])
+    assert index.nearest(text) == (("test-1", "gsm8k") if near else None)
+
+
+def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(tmp_path, caplog):
+    near = traces(tmp_path / "train.jsonl", NEAR.replace("friends", "neighbours"), "What is 2 + 3?")
+    training, held_out = Selection("jsonl", path=near), [Selection("jsonl", path=traces(tmp_path / "test.jsonl", NEAR))]
+    assert len(load_training(training, held_out, "refuse")) == 2
+    assert (
+        "training problems that are nearly held-out ones: 1 (kept; data.on_overlap=drop leaves them out)" in caplog.text
+    )
+    assert "train-1 ~ jsonl test-1" in caplog.text
+    assert [problem.id for problem in load_training(training, held_out, "drop")] == ["train-2"]
+
+
+def test_the_splits_of_mini_are_not_nearly_each_other() -> None:
+    index = NearIndex(((each.id, each.task), each.prompt) for each in load_problems("mini", "eval"))
+    training = load_problems("mini", "train", count=2000)
+    assert sum(index.nearest(problem.prompt) is not None for problem in training) <= 20
+
+
+def test_the_evaluation_is_looked_for_beside_the_training_file(data_dir: Path) -> None:
+    file = data_dir / "mawps_asdiv_train.csv"
+    evaluated = "evaluation.task=mawps", "evaluation.split=test"
+    config = load_config("mini", ["data.task=mawpsvaried", f"data.path={file}", *evaluated])
+    (held,) = [held for held in read_held_out(config.held_out_sets) if held.name == "mawps test"]
+    assert held.note == 501
+
+
+def test_splits_that_are_drawn_alike_are_not_nearly_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    load_training(Selection("mini", "train", count=2000), [Selection("mini", "eval")], "refuse")
+    assert "nearly" not in caplog.text

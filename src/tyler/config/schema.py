@@ -179,7 +179,12 @@ class Config(Section):
             for entry in held_out or ()
         ]
         evaluated = Selection(
-            evaluation.task, evaluation.split, evaluation.path, revision=evaluation.revision, optional=True
+            evaluation.task,
+            evaluation.split,
+            evaluation.path,
+            revision=evaluation.revision,
+            optional=True,
+            beside=beside,
         )
         if held_out != () and not any(_covers(entry, evaluated) for entry in sets):
             sets.append(evaluated)

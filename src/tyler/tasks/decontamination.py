@@ -1,17 +1,20 @@
 """No training problem may be among those that results are reported on.
 
-Problems are compared by their normalised text.
+Problems are compared by their normalised text; those that are nearly one are named in a warning,
+and left out where overlaps are to be dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +24,65 @@ from tyler.tasks.mixing import in_proportion
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Generated
 
+LENGTH = 3
+"""Words in a row that are compared (a shingle)."""
+SIMILARITY = 0.7
+"""Two texts with the same numbers are nearly one from this Jaccard similarity of their shingles."""
+
+_WORD = re.compile(r"[0-9]+(?:[.,/][0-9]+)*|[^\W\d_]+|[-+*/=<>^]")
+
+
+ProblemRef = tuple[str, str]
+"""The id and the task of a held-out problem."""
+
+
+class NearIndex:
+    """Texts to be found again, by name, in the time that one text takes to read."""
+
+    def __init__(self, texts: Iterable[tuple[ProblemRef, str]] = ()) -> None:
+        self._shingles: dict[ProblemRef, frozenset[str]] = {}
+        self._numbers: dict[ProblemRef, list[str]] = {}
+        self._holders: defaultdict[str, list[ProblemRef]] = defaultdict(list)
+        for name, text in texts:
+            self._numbers[name], self._shingles[name] = _parts(text)
+            for shingle in self._shingles[name]:
+                self._holders[shingle].append(name)
+
+    def nearest(self, text: str) -> ProblemRef | None:
+        """The name of the text that this one nearly is, or None."""
+        numbers, shingles = _parts(text)
+        shared = Counter(name for shingle in shingles for name in self._holders.get(shingle, ()))
+        for name, count in shared.most_common(3):
+            together = len(shingles) + len(self._shingles[name]) - count
+            if count >= SIMILARITY * together and numbers == self._numbers[name]:
+                return name
+        return None
+
+
+def _parts(text: str) -> tuple[list[str], frozenset[str]]:
+    """The numbers of a text in order of size, and its shingles."""
+    words = _WORD.findall(text.casefold())
+    rows = range(max(1, len(words) - LENGTH + 1))
+    return sorted(word for word in words if word[0].isdigit()), frozenset(
+        " ".join(words[at : at + LENGTH]) for at in rows
+    )
+
+
 logger = logging.getLogger(__name__)
 
 OnOverlap = Literal["refuse", "drop"]
 """What becomes of training problems that are held out: the run is refused, or continues without them."""
 
 _SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One training problem that is also a held-out one; ids only, because some benchmarks may not be shown."""
+
+    training_id: str
+    held_out_id: str
+    held_out_task: str
 
 
 @dataclass(frozen=True)
@@ -113,23 +169,26 @@ def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
     return [problem for problem in problems if problem.id in chosen]
 
 
+def _text(problem: Problem) -> str:
+    return problem.question or problem.prompt
+
+
 def _fingerprint(problem: Problem) -> bytes:
-    return fingerprint(problem.question or problem.prompt)
+    return fingerprint(_text(problem))
 
 
-def _questions(problems: Sequence[Problem]) -> dict[bytes, str]:
-    return {_fingerprint(problem): f"{problem.task} {problem.id}" for problem in problems}
+def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
+    return {_fingerprint(problem): (problem.id, problem.task) for problem in problems}
 
 
-def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[str]:
-    """The training problems that are also among `evaluation`, as "train-9 = gsm8k test-1"."""
-    return _overlaps(training, _questions(evaluation))
+def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Overlap]:
+    """The training problems that are also among `evaluation`, in the order of training."""
+    questions = _questions(evaluation)
+    return _overlaps(training, lambda problem: questions.get(_fingerprint(problem)))
 
 
-def _overlaps(training: Sequence[Problem], questions: Mapping[bytes, str]) -> list[str]:
-    """The ids alone, because some benchmarks may not be shown, in the order of training."""
-    pairs = ((problem.id, questions.get(_fingerprint(problem))) for problem in training)
-    return [f"{id} = {held_out}" for id, held_out in pairs if held_out is not None]
+def _overlaps(training: Sequence[Problem], find: Callable[[Problem], ProblemRef | None]) -> list[Overlap]:
+    return [Overlap(problem.id, *held_out) for problem in training if (held_out := find(problem))]
 
 
 # --- of a run -------------------------------------------------------------------------------------------------------
@@ -137,11 +196,12 @@ def _overlaps(training: Sequence[Problem], questions: Mapping[bytes, str]) -> li
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A set that no training problem may be in: tasks and ids by fingerprint; or why it could not be read."""
+    """A set that no training problem may be in: ids and tasks by fingerprint; or why it could not be read."""
 
     name: str
-    questions: Mapping[bytes, str]
+    questions: Mapping[bytes, ProblemRef]
     refusal: str = ""
+    near: NearIndex = field(default_factory=NearIndex, compare=False)
     set_aside: bool = False
     """Whether they are training problems to develop with: they are left out without a warning."""
 
@@ -149,6 +209,14 @@ class HeldOut:
     def note(self) -> int | str:
         """What a run notes: how many problems, or why it was not compared; never content."""
         return self.refusal or len(self.questions)
+
+    def same(self, problem: Problem) -> ProblemRef | None:
+        """The held-out problem that this one is."""
+        return self.questions.get(_fingerprint(problem))
+
+    def nearest(self, problem: Problem) -> ProblemRef | None:
+        """The held-out problem that this one nearly is: a word or two differ, and no number does."""
+        return self.near.nearest(_text(problem))
 
 
 def load_training(training: Selection, held_out: Sequence[Selection], on_overlap: OnOverlap) -> list[Problem]:
@@ -163,8 +231,14 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     own = without_any(problems, [held for held in sets if held.set_aside])
     others = [held for held in sets if not held.set_aside]
     for held in others if on_overlap == "refuse" else ():
-        _refuse(problems, _overlaps(problems, held.questions))
+        _refuse(problems, _overlaps(problems, held.same))
     kept = without_any(own, others)
+    if near := [overlap for held in others for overlap in _overlaps(kept, held.nearest)]:
+        drops = on_overlap == "drop"
+        what = "left out" if drops else "kept; data.on_overlap=drop leaves them out"
+        _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
+        left_out = {overlap.training_id for overlap in near} if drops else set()
+        kept = [problem for problem in kept if problem.id not in left_out]
     if len(kept) < len(own):
         logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
@@ -177,6 +251,17 @@ def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Pr
     """The problems that are in none of the sets."""
     known = frozenset().union(*(held.questions for held in sets))
     return [problem for problem in problems if _fingerprint(problem) not in known]
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Warn of what every stage of a training finds again."""
+    logger.warning(message)
+
+
+def _named_pairs(overlaps: Sequence[Overlap], sign: str) -> str:
+    named = [f"{pair.training_id} {sign} {pair.held_out_task} {pair.held_out_id}" for pair in overlaps[:_SHOWN]]
+    return ", ".join(named) + (f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else "")
 
 
 def load_development(selection: Selection, held_out: Sequence[Selection]) -> list[Problem]:
@@ -222,18 +307,19 @@ def _changed_at(selection: Selection) -> int | None:
 def _read(selection: Selection) -> HeldOut:
     try:
         problems = selection.load()
-        return HeldOut(selection.name, _questions(problems), set_aside=selection.set_aside is not None)
+        drawn = isinstance(find_task(selection.task), Generated)  # its splits are nearly alike by design
+        near = NearIndex(((each.id, each.task), _text(each)) for each in ([] if drawn else problems))
+        return HeldOut(selection.name, _questions(problems), near=near, set_aside=selection.set_aside is not None)
     except ValueError as error:
         if not selection.optional:
             raise
         return HeldOut(selection.name, {}, str(error))
 
 
-def _refuse(training: Sequence[Problem], overlaps: Sequence[str]) -> None:
+def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:
     if overlaps:
-        more = f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else ""
         raise ValueError(
             f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: "
-            f"{', '.join(overlaps[:_SHOWN])}{more}; train on other problems, or set data.on_overlap=drop to train "
-            "without these"
+            f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without "
+            "these"
         )

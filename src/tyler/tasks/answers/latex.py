@@ -7,15 +7,11 @@ functions split at the top level, outside of all brackets. Everything takes time
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import yaml
 
 from tyler.tasks.answers.boxed import parted
-from tyler.tasks.answers.quantities import is_known
+from tyler.tasks.answers.quantities import SPELLINGS, is_known
 
-_SPELLINGS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))
-_UNICODE, _ALIASES = str.maketrans(_SPELLINGS["unicode"]), _SPELLINGS["commands"]
+_UNICODE, _ALIASES = str.maketrans(SPELLINGS["unicode"]), SPELLINGS["commands"]
 _COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])|\\([A-Za-z]+)")
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|"

@@ -17,8 +17,8 @@ import yaml
 
 from tyler.tasks.answers.numbers import number
 
-_UNITS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))["units"]
-NAMES = {spelling: name for name, others in _UNITS.items() for spelling in (name, *others.split())}
+SPELLINGS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))
+NAMES = {spelling: name for name, others in SPELLINGS["units"].items() for spelling in (name, *others.split())}
 """The name of each unit that needs no `\\text{}`, in the singular, by its spellings."""
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 """Words that are part of a number, and the power of ten they multiply it by."""

@@ -6,16 +6,13 @@ import re
 from typing import NamedTuple
 
 from tyler.tasks.answers.latex import bracketed, compact, depths, split
+from tyler.tasks.answers.quantities import SPELLINGS
 
 _LETTERS = re.compile(r"(?P<sign>-?) ?(?P<letters>[A-Za-z](?:(?: | ?\\cdot )?[A-Za-z])+)")
 _BETWEEN = re.compile(r" ?\\cdot | ")
 _LONGEST = 3
 """Letters that touch: more of them may be a word."""
-_SHORT_WORDS = """
-    no on of or if it is as so to do go he me we be by my an am at in up us ii iii iv vi vii and the not yes two six one
-    ten all any odd for now won own was saw can few new top pot red day god dog cat act eat tea tan ant ate net may
-"""
-_WORDS = frozenset(_SHORT_WORDS.split())
+_WORDS = frozenset(SPELLINGS["words"].split())
 
 
 def same_letters(answer: str, gold: str) -> bool | None:

@@ -63,16 +63,8 @@ def _numbers(value: int, limit: int) -> dict[str, Sequence[int]]:
 
 def _problem(name: str, steps: Sequence[Step]) -> Problem:
     orders = [_ORDER[step.operation].format(written(step.right)) for step in steps]
-    answer = steps[-1].result
-    return Problem(
-        id=name,
-        task="chains",
-        prompt=" ".join([f"Start with {written(steps[0].left)}.", *orders, "What is the result?"]),
-        answer=written(answer),
-        solution=mawps.trace(steps, answer, worked=True),
-        family=mawps.OPERATIONS[steps[-1].operation],
-        level=len(steps),
-    )
+    prompt = " ".join([f"Start with {written(steps[0].left)}.", *orders, "What is the result?"])
+    return mawps.solved(name, "chains", prompt, steps, steps[-1].result, worked=True)
 
 
 TASK = Generated(

@@ -85,12 +85,17 @@ def problem(row: Row, split: str) -> Problem | None:
     steps = computed(row, numbers)
     if abs(steps[-1].result - answer) > TOLERANCE:
         return None
+    return solved(f"line-{row.number}", "mawps", readable(question), steps, answer)
+
+
+def solved(id: str, task: str, prompt: str, steps: Sequence[Step], answer: Fraction, worked: bool = False) -> Problem:
+    """A problem with its steps."""
     return Problem(
-        id=f"line-{row.number}",
-        task="mawps",
-        prompt=readable(question),
+        id=id,
+        task=task,
+        prompt=prompt,
         answer=written(answer),
-        solution=trace(steps, answer),
+        solution=trace(steps, answer, worked),
         family=OPERATIONS[steps[-1].operation],
         level=len(steps),
     )

@@ -116,7 +116,8 @@ def _distinct(
         if variant is not None and (variant := longer(variant, rng)).text not in seen:
             seen.add(variant.text)
             latest = number
-            yield _problem(f"line-{source.row.number}-{number}", variant)
+            steps, name = variant.steps, f"line-{source.row.number}-{number}"
+            yield mawps.solved(name, "mawpsvaried", variant.text, steps, steps[-1].result, worked=True)
         if number - latest > REPEATS:
             raise ValueError(f"the rows make no more than about {len(seen)} different problems; ask for fewer")
 
@@ -138,19 +139,6 @@ def _written(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
     """The row's question with these numbers and other names."""
     named = other_names(row.text("Question"), rng)
     return readable(_PLACEHOLDER.sub(lambda match: written(numbers[int(match[1])]), named))
-
-
-def _problem(name: str, variant: Variant) -> Problem:
-    answer = variant.steps[-1].result
-    return Problem(
-        id=name,
-        task="mawpsvaried",
-        prompt=variant.text,
-        answer=written(answer),
-        solution=mawps.trace(variant.steps, answer, worked=True),
-        family=mawps.OPERATIONS[variant.steps[-1].operation],
-        level=len(variant.steps),
-    )
 
 
 # --- other numbers and names ------------------------------------------------------------------------------------------

@@ -106,14 +106,6 @@ class Report:
     why: str
 
 
-@dataclass(frozen=True)
-class Availability:
-    """Whether the sandbox works here, and if not, why and what to do."""
-
-    available: bool
-    reason: str
-
-
 def execute(
     program: str,
     *,
@@ -134,9 +126,9 @@ def execute(
     require(unsafe=unsafe)
     limits = limits or Limits()
     order = {"prelude": prelude, "program": program, "entry_point": entry_point, "test": test}
-    if probe().available:
+    if not (obstacle := probe()):
         return _contained(order, limits, packages)
-    _warn_once(probe().reason)
+    _warn_once(obstacle)
     temporary = functools.partial(tempfile.TemporaryDirectory, prefix="tyler-")
     with temporary() as folder, temporary() as offered:
         for source in folders_of(packages):
@@ -147,28 +139,29 @@ def execute(
 
 def require(*, unsafe: bool = False) -> None:
     """Raises SandboxError, with what to do, where no program can run; `unsafe` allows to do without a sandbox."""
-    sandbox = probe()
-    if not (sandbox.available or unsafe):
+    if (obstacle := probe()) and not unsafe:
         raise SandboxError(
-            f"programs of the model cannot run safely: {sandbox.reason}. To run them without a sandbox, where they can "
+            f"programs of the model cannot run safely: {obstacle}. To run them without a sandbox, where they can "
             "read, write and send whatever you can, give allow_unsafe_code_execution=True "
             "(--allow-unsafe-code-execution)"
         )
 
 
 @functools.cache
-def probe() -> Availability:
-    """Whether a sandbox runs a program here, and holds it to its number of processes; tried once."""
+def probe() -> str:
+    """Why no sandbox works here, and what to do; "" where one runs a program and holds it to its number of processes.
+
+    Tried once.
+    """
     if obstacle := bubblewrap.obstacle():
-        return Availability(False, obstacle)
+        return obstacle
     order = {"prelude": "", "program": _FORKS, "entry_point": "f", "test": _FORKS_TEST}
     try:
         report = _contained(order, Limits(seconds=30))
     except SandboxError as error:
-        return Availability(False, f"bubblewrap does not work here ({error}); see docs/sandbox.md")
-    if report.ending is not Ending.PASSED:
-        return Availability(False, f"bubblewrap does not work here ({report.why}); see docs/sandbox.md")
-    return Availability(True, "bubblewrap, with its own keyring, system-call filter and process limit")
+        return f"bubblewrap does not work here ({error}); see docs/sandbox.md"
+    passed = report.ending is Ending.PASSED
+    return "" if passed else f"bubblewrap does not work here ({report.why}); see docs/sandbox.md"
 
 
 _FORKS = f"""

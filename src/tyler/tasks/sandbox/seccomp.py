@@ -12,19 +12,9 @@ import ctypes
 import errno
 import functools
 import tempfile
+from pathlib import Path
 
-_NAMES = """
-    add_key request_key
-    bpf io_uring_setup io_uring_enter io_uring_register perf_event_open userfaultfd
-    ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd process_madvise move_pages migrate_pages
-    unshare setns mount umount2 pivot_root chroot open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr
-    open_tree_attr name_to_handle_at open_by_handle_at fanotify_init quotactl quotactl_fd
-    init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff acct syslog
-    settimeofday adjtimex clock_settime clock_adjtime sethostname setdomainname vhangup personality
-    iopl ioperm modify_ldt
-    memfd_create memfd_secret shmget
-"""
-REFUSED = tuple(_NAMES.split())
+REFUSED = tuple(Path(__file__).with_name("refused_calls.txt").read_text("utf-8").split())
 """Calls that are always refused, but for those that a machine does not have."""
 _NEW = {"memfd_secret": 447, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "open_tree_attr": 467}
 """Numbers, the same on every machine, of calls that an older libseccomp does not know by name."""
