@@ -18,6 +18,7 @@ from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.reasoners import registry
+from tyler.reasoners.cot import backbone_alone
 
 ASKED = ["solve", "model", "What is 2 + 3?", "--max-new-tokens", "12", "--budget", "2"]
 
@@ -49,6 +50,13 @@ def test_text_comes_with_operators_in_place_and_the_counts_on_standard_error(mod
 
 def test_the_text_alone_is_what_a_pipe_may_want(solved, model: Tyler) -> None:
     assert solved("--show", "never") == model.solve("What is 2 + 3?", max_new_tokens=12, budget=2).text + "\n"
+
+
+def test_a_question_may_be_put_to_another_method(model: Tyler, capsys) -> None:
+    command = ["solve", "model", "What is 2 + 3?", "--max-new-tokens", "12", "--method", "cot", "--show", "never"]
+    assert main.main(command) == 0
+    expected = backbone_alone(model).solve("What is 2 + 3?", max_new_tokens=12).text
+    assert capsys.readouterr().out == f"{expected}\n" != f"{model.solve('What is 2 + 3?', max_new_tokens=12).text}\n"
 
 
 def test_json_is_one_object_on_one_line(solved, model: Tyler) -> None:

@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,7 +17,7 @@ from scripted import PROBLEMS, TEXTS, Scripted
 from stored import keep
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation import comparison, html_report
-from tyler.evaluation.html_report import html, save, style_of, traced_html, view
+from tyler.evaluation.html_report import save, style_of, traced_html, view, write
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import (
     ACCURACY_COLUMNS,
@@ -34,6 +36,15 @@ from tyler.evaluation.reports import (
 from tyler.evaluation.statistics import holm, wilson
 from tyler.evaluation.store import read_records
 from tyler.tasks import Outcome, find_task
+
+
+def html(
+    reports: list[Report], title: str, settings: dict[str, Any] | None = None, links: dict[str, str] | None = None
+) -> str:
+    """The page of some reports."""
+    with TemporaryDirectory() as folder:
+        write(reports, Path(folder), title, settings, links=links)
+        return (Path(folder) / "report.html").read_text()
 
 
 @pytest.fixture

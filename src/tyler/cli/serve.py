@@ -2,93 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import yaml
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import arg
 
 from tyler.cli.options import AnyModel
-from tyler.evaluation.options import Limits, Loading, OptionalFile, OptionalNumber, RouterName, last_part
+from tyler.evaluation.options import Limits, Loading, RouterName, last_part
+from tyler.serving.settings import ServerSettings
 
-if TYPE_CHECKING:
-    from tyler.serving.settings import ServerSettings
-
-Several = Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")]
-
-
-@dataclass(frozen=True)
-class Listening:
-    """Where, and to whom."""
-
-    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1"
-    """The address to listen at; by default only this machine can reach it."""
-    port: int = 8000
-    """The port to listen at."""
-    api_key_file: OptionalFile = None
-    """A file with the keys of which every client must send one: a line each, KEY or NAME KEY. Without it the variable
-    TYLER_API_KEY holds the key; by default no key is needed."""
-    allow_host: Several = ()
-    """A name under which the server may be addressed besides its own, or * for any. May be repeated. Without one, a
-    server that is open to a network and has no key answers to addresses and to names without a dot."""
-    allow_origin: Several = ()
-    """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
-    max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
-    """The largest request."""
-    unknown_fields: Literal["refuse", "ignore"] = "refuse"
-    """What becomes of a field of a request that the server does not know: a 400 that names it, or nothing."""
-    max_probes: Annotated[int, arg(metavar="N")] = 5
-    """After so many failed attempts to revive its engine the process ends with status 1, to be started again."""
-    drain_seconds: int = 30
-    """How long answers in flight have to finish once the server is asked to stop."""
-
-
-@dataclass(frozen=True)
-class Decoding(Loading, Limits):
-    """How answers are decoded."""
-
-    router: RouterName = None
-    """learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last stage
-    trained for."""
-    budget: OptionalNumber = None
-    """The most invocations a request may ask for, and what it gets when it does not say; by default no limit."""
-    max_new_tokens: int = 2048
-    """The most actions a request may ask for, and what it gets when it does not say."""
-    slots: int = 32
-    """Answers decoded at once."""
-    max_queue: int = 128
-    """Answers that may wait; more are refused with 429."""
-
-
-@dataclass(frozen=True)
-class Logging:
-    """What is written down."""
-
-    log: OptionalFile = None
-    """The audit log: one JSON line for each request, without its text."""
-    log_text: bool = False
-    """Put prompts and answers into the audit log too."""
-    log_bytes: Annotated[int, arg(metavar="BYTES")] = 64 * 2**20
-    """A log of this size is rotated."""
-    log_files: int = 5
-    """How many logs are kept, the present one included; 2 or more."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is said on stderr; info has a line for each request."""
-    otlp: Annotated[str | None, arg(metavar="URL", help_behavior_hint="")] = None
-    """Where OpenTelemetry traces are sent, as http://127.0.0.1:4318; by default nowhere."""
+DEFAULT, LOADED = ServerSettings(), Loading()
 
 
 def serve(
     model: AnyModel,
-    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None,
-    alias: Several = (),
-    listening: Annotated[Listening, arg(name="")] = Listening(),
-    decoding: Annotated[Decoding, arg(name="")] = Decoding(),
-    logging: Annotated[Logging, arg(name="")] = Logging(),
+    router: RouterName = None,
+    settings: Annotated[ServerSettings, arg(name="")] = DEFAULT,
+    placement: Annotated[Loading, arg(name="")] = LOADED,
+    log_level: Literal["debug", "info", "warning", "error"] = "info",
 ) -> None:
     """Serve a model over HTTP: chats, completions, responses and messages as OpenAI's and Anthropic's clients ask for
     them, a page, and metrics.
@@ -96,22 +31,33 @@ def serve(
     --config FILE reads these settings from YAML by the names of their flags; a flag goes before the file.
 
     Args:
-        name: What clients call the model; by default the last part of MODEL.
-        alias: Another name that clients may call it by. May be repeated.
+        router: learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last
+            stage trained for.
+        log_level: What is said on stderr; info has a line for each request.
     """
-    _ = decoding.routed, decoding.engine_choice  # what is wrong is said before anything is loaded
+    limits = Limits(settings.budget, router, settings.max_new_tokens)
+    _ = limits.routed, placement.engine_choice  # what is wrong is said before anything is loaded
     if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
-    if logging.otlp is not None and not can_trace():
+    if settings.otlp is not None and not can_trace():
         raise ValueError("--otlp needs more packages: pip install 'path/to/tyler[otel]'")
     from tyler.serving import server
 
-    settings = settings_of(name or last_part(model), alias, listening, decoding, logging)
-    say_on_stderr(logging.log_level)
+    settings = completed(settings, model, placement)
+    say_on_stderr(log_level)
     # An address that is taken is reported before the model is loaded.
     with server.listen(settings) as socket:
-        loaded = decoding.load(model, decoding, name=settings.name, slots=decoding.slots)
-        server.run(loaded, settings, socket)
+        server.run(placement.load(model, limits, name=settings.name, slots=settings.slots), settings, socket)
+
+
+def completed(settings: ServerSettings, model: str, placement: Loading) -> ServerSettings:
+    """The settings with the keys, and with what follows from the model. Raises OSError for a log that cannot be
+    written."""
+    from tyler.serving.audit_log import check_writable
+
+    if settings.log is not None:  # before anything is loaded: what cannot be written is said now
+        check_writable(settings.log)
+    return replace(settings.with_keys(), name=settings.name or last_part(model), memory=placement.bytes)
 
 
 def can_trace() -> bool:
@@ -130,30 +76,6 @@ def say_on_stderr(level: str) -> None:
     logger = logging.getLogger("tyler")
     logger.handlers.clear()  # other commands say it in plain lines
     logger.setLevel(level.upper())
-
-
-def settings_of(
-    name: str, aliases: tuple[str, ...], listening: Listening, decoding: Decoding, logging: Logging
-) -> ServerSettings:
-    """The server's settings. Raises ValueError for invalid ones, and OSError for a log that cannot be written."""
-    from pydantic import ValidationError
-
-    from tyler.serving.audit_log import check_writable
-    from tyler.serving.settings import KEY_VARIABLE, ServerSettings, keys_in
-
-    if logging.log is not None:  # before anything is loaded: what cannot be written is said now
-        check_writable(logging.log)
-    file, key = listening.api_key_file, os.environ.get(KEY_VARIABLE)
-    flags = vars(listening) | vars(decoding) | vars(logging)
-    given = {name: flags[name] for name in ServerSettings.model_fields if name in flags}
-    given |= {"name": name, "aliases": aliases, "memory": decoding.bytes}
-    given |= {"hosts": listening.allow_host, "origins": listening.allow_origin}
-    given["api_keys"] = keys_in(file) if file is not None else {} if key is None else {KEY_VARIABLE: key}
-    try:
-        return ServerSettings(**given)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise ValueError(f"{wrong['loc'][0]}={wrong['input']}: {wrong['msg'].removeprefix('Value error, ')}") from error
 
 
 def with_config(argv: Sequence[str]) -> list[str]:

@@ -43,22 +43,6 @@ Facts = Mapping[str, str]
 """What stands at the top of a report, by name: the problems, the date, the machine, the command."""
 
 
-def html(
-    reports: Sequence[Report],
-    title: str,
-    settings: Mapping[str, Any] | None = None,
-    facts: Facts | None = None,
-    links: Mapping[str, str] | None = None,
-) -> str:
-    """One page: the tables, bars with intervals, outcomes, and every answer with operators in place.
-
-    Whatever a model wrote is escaped. Answers of tasks that must not be shown are left out. `facts` stand at the top;
-    `links` are files of records by the reports' names.
-    """
-    written = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
-    return render("report.html", title=title, facts=facts or {}, view=view(reports, links), settings=written)
-
-
 def write(
     reports: Sequence[Report],
     folder: Path,
@@ -67,11 +51,19 @@ def write(
     facts: Facts | None = None,
     links: Mapping[str, str] | None = None,
 ) -> None:
-    """Write report.html and report.json. `facts` come before the date, the version and the machine."""
+    """Write report.html and report.json.
+
+    The page has the tables, bars with intervals, outcomes, and every answer with operators in place; whatever a model
+    wrote is escaped, and answers of tasks that must not be shown are left out. `facts` come before the date, the
+    version and the machine; `links` are files of records by the reports' names.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     here = provenance()
+    written = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
+    shown_facts, about = {**(facts or {}), **here}, view(reports, links)
+    page = render("report.html", title=title, facts=shown_facts, view=about, settings=written)
+    atomic_write(folder / "report.html", page)
     numbers = summary(reports, title, settings, here)
-    atomic_write(folder / "report.html", html(reports, title, settings, {**(facts or {}), **here}, links))
     atomic_write(folder / "report.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -12,7 +12,7 @@ import json
 import signal
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,8 @@ Key = tuple[int, int]
 """What names an answer: the line of its question, and which sample it is."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One question of the input: its line, counted from 1, and the id that it has there, or None."""
-
-    number: int
-    id: Any
-    question: Question
+IdAndQuestion = tuple[Any, Question]
+"""The id that a line of the input has, or None, and its question."""
 
 
 def answer_fields(trajectory: Trajectory) -> dict[str, Any]:
@@ -54,12 +49,12 @@ def answer_fields(trajectory: Trajectory) -> dict[str, Any]:
     return {name: everything[name] for name in ANSWER_FIELDS} | {"seed": trajectory.sampling.seed}
 
 
-def read_questions(path: Path) -> list[Line]:
-    """The questions of a file, each the text of `problem` or the conversation of `messages`.
+def read_questions(path: Path) -> dict[int, IdAndQuestion]:
+    """The questions of a file by their lines, each the text of `problem` or the conversation of `messages`.
 
     Raises ValueError, naming the file and the line, for a row without either and for a file that cannot be read.
     """
-    return [Line(row.number, row.fields.get("id"), _question(row)) for row in read_rows(path)]
+    return {row.number: (row.fields.get("id"), _question(row)) for row in read_rows(path)}
 
 
 def _question(row: Row) -> Question:
@@ -89,15 +84,15 @@ def run(
     if output.exists() and output.samefile(questions):
         raise RunError(f"{output} is the file of the questions; choose another --answers")
     mark = _mark(answerer, sampling, settings)
-    wanted = {(line.number, sample): line for line in lines for sample in range(num_samples)}
+    wanted = {(number, sample): line for number, line in lines.items() for sample in range(num_samples)}
     with closing(LineFile(output, '{"line": ')) as file:
         known = _known(output, wanted, mark)
         with bar(output.name, len(wanted), len(known), unit="answer", where=output.parent) as progress:
 
             def keep(key: Key, answer: Mapping[str, Any]) -> None:
-                line = wanted[key]
-                question = {"problem" if isinstance(line.question, str) else "messages": line.question}
-                known[key] = {"line": key[0], "id": line.id, "sample": key[1], **question, **answer, "settings": mark}
+                id, question = wanted[key]
+                kind = "problem" if isinstance(question, str) else "messages"
+                known[key] = {"line": key[0], "id": id, "sample": key[1], kind: question, **answer, "settings": mark}
                 file.add(json.dumps(known[key], ensure_ascii=False))
                 progress.advance()
 
@@ -105,7 +100,7 @@ def run(
             for key in (key for key in wanted if key not in known):
                 try:
                     stream = replace(sampling, seed=seed_of(sampling.seed, *key))
-                    requests[key] = answerer.request(wanted[key].question, stream)
+                    requests[key] = answerer.request(wanted[key][1], stream)
                     answerer.check(requests[key])
                 except ValueError as error:
                     requests.pop(key, None)
@@ -134,7 +129,7 @@ def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -
     return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
 
-def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dict[str, Any]]:
+def _known(output: Path, wanted: Mapping[Key, IdAndQuestion], mark: str) -> dict[Key, dict[str, Any]]:
     """The answers that the output has already; what could not be asked is asked again."""
     known = {}
     for number, answer in enumerate(read_jsonl(output), start=1):
@@ -146,7 +141,7 @@ def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dic
                 f"{where} was answered by another model or under other settings; choose another --answers, or remove it"
             )
         key = (answer["line"], answer["sample"])
-        if key not in wanted or answer.get("problem", answer.get("messages")) != wanted[key].question:
+        if key not in wanted or answer.get("problem", answer.get("messages")) != wanted[key][1]:
             raise RunError(
                 f"{where} answers a question that the input does not have, or more often than is asked now (-n); "
                 "choose another --answers"

@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+)
 from ray import serve
 
 from tyler.evaluation.options import memory_of, router_of
-from tyler.serving.settings import ServerSettings, keys_in
+from tyler.serving.settings import ServerSettings
 
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: tuple(filter(None, str(text).split(","))))]
 
 
-class Arguments(ServerSettings):
-    """What `serve run tyler.serving.cluster:app KEY=VALUE` takes: the server's settings, and these."""
+class Arguments(BaseModel, extra="allow", frozen=True):
+    """What `serve run tyler.serving.cluster:app KEY=VALUE` takes: the settings of a server, and these."""
 
     model: str
     method: str | None = None
@@ -34,12 +43,22 @@ class Arguments(ServerSettings):
     aliases: Names = ()
     hosts: Names = ()
     origins: Names = ()
-    api_key_file: Path | None = None
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = 1
     cpus: PositiveFloat = 1.0
     """Of each replica."""
     gpus: NonNegativeFloat = 0.0
+
+    @property
+    def settings(self) -> ServerSettings:
+        """Those of each replica's server. Raises ValueError for one that there is not, and for an invalid value."""
+        known = [field.name for field in fields(ServerSettings)]
+        given = {"name": Path(self.model).name} | {key: value for key, value in self if key in known}
+        given |= self.model_extra or {}
+        if unknown := sorted(given.keys() - set(known)):
+            raise ValueError(f"there is no setting {unknown[0]!r}; there are {', '.join(known)}")
+        settings: ServerSettings = TypeAdapter(ServerSettings).validate_python(given)
+        return settings.with_keys()
 
 
 def app(arguments: Arguments) -> serve.Application:
@@ -47,21 +66,17 @@ def app(arguments: Arguments) -> serve.Application:
 
     A replica is added while more requests run than its rows decode at once; beyond its queue the server says 429.
     """
-    given, file = arguments, arguments.api_key_file
-    name = given.name if "name" in given.model_fields_set else Path(given.model).name
-    settings = given.model_copy(update={"name": name, "api_keys": {} if file is None else keys_in(file)})
-    router = router_of(given.router)
+    given, settings, router = arguments, arguments.settings, router_of(arguments.router)
 
     def build() -> Any:
         """In a replica: load the model there."""
         from tyler.reasoners import registry
         from tyler.serving.app import create_app
 
-        same = ("method", "dtype", "budget", "max_new_tokens", "slots")
-        load: dict[str, Any] = {key: getattr(settings, key) for key in same}
-        loaded = registry.load(settings.model, name=name, router=router, **load)
+        load: dict[str, Any] = {key: getattr(settings, key) for key in ("name", "budget", "max_new_tokens", "slots")}
+        loaded = registry.load(given.model, given.method, dtype=given.dtype, router=router, **load)
         log, process = settings.log, f"-{socket.gethostname()}-{os.getpid()}"  # a log for each replica
-        own = settings.model_copy(update={"log": log and log.with_stem(log.stem + process)})
+        own = replace(settings, log=log and log.with_stem(log.stem + process))
         return create_app(loaded.reasoner, own, loaded.weights)  # type: ignore[arg-type]
 
     class Server:
