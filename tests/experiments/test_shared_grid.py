@@ -127,25 +127,6 @@ def test_what_times_its_answers_runs_after_everything_and_alone(
     assert any(beside[one.row] for one in plain)
 
 
-def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid, measured = grid_in(tmp_path), list[str]()
-
-    def measure(self: Grid, cell: Cell, folder: Path, identity: object) -> dict[str, Any]:
-        measured.append(cell.row)
-        if cell.row == "broken" and measured.count("broken") == 1:
-            raise ValueError("no such latents")
-        return {"row": cell.row}
-
-    monkeypatch.setattr(Grid, "measure", measure)
-    broken = replace(cell("broken", Training()), decoding=Decoding(intervention="blur"))
-    with pytest.raises(ValueError, match="no such latents"):
-        grid.run([CELLS[0], broken])
-    assert [one["row"] for one in records.read(grid.records).values()] == ["CoT"]
-    grid.run([CELLS[0], broken])
-    assert measured == ["CoT", "broken", "broken"]
-    assert sorted(one["row"] for one in records.read(grid.records).values()) == ["CoT", "broken"]
-
-
 def test_a_merge_that_was_finished_and_not_noted_is_taken_as_it_is(tmp_path: Path) -> None:
     merge = Training("merge", start=SFT)
     grid = Grid(tmp_path, tmp_path / "records", Sources({}))

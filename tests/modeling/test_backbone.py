@@ -151,11 +151,6 @@ def test_sliding_windows_are_refused(folder: Path) -> None:
     assert "sliding-window attention" in refusal(folder, ValueError)
 
 
-def test_a_folder_that_is_not_there_is_refused_with_what_to_give(tmp_path: Path) -> None:
-    message = refusal(tmp_path / "missing" / "model")
-    assert "There is no folder" in message and "Give 'mini', a Hub id or a folder" in message
-
-
 def test_without_network_the_advice_is_how_to_bring_a_copy() -> None:
     message = refusal("Qwen/Qwen2.5-0.5B-Instruct")
     assert "hf download Qwen/Qwen2.5-0.5B-Instruct" in message and "HF_HUB_OFFLINE" in message

@@ -303,12 +303,6 @@ def test_a_backbone_that_is_elsewhere_now_can_be_given(tmp_path: Path, monkeypat
         Tyler.from_pretrained(tmp_path / "elsewhere", backbone="mini")
 
 
-def test_the_model_card_may_be_edited(copy: Path, backbones: Path) -> None:
-    before = load(copy, backbones).fingerprint()
-    (copy / "README.md").write_text("# Mine\n")
-    assert load(copy, backbones).fingerprint() == before
-
-
 def edit_manifest(folder: Path, **changes: object) -> None:
     content = json.loads((folder / "tyler.json").read_text())
     (folder / "tyler.json").write_text(json.dumps({**content, **changes}))

@@ -115,13 +115,6 @@ def test_every_method_of_the_papers_presets_fits_80_gigabytes(preset: str) -> No
     )
 
 
-def test_without_micro_batches_memgens_grpo_does_not_fit() -> None:
-    plain = ("micro_batch_size=null", "gradient_checkpointing=false")
-    config = load_config("qwen3-4b", [f"memgen.weaver_grpo.{setting}" for setting in plain])
-    shape = Shape.read(settings_of(config.backbone.id))
-    assert verdict(shape, config, "memgen-weaver-grpo step", KNOWN["H100-80GB"]) == "no"
-
-
 @pytest.mark.parametrize(("room", "expected"), [(1.26, "fits"), (1.24, "tight"), (1.01, "tight"), (0.99, "no")])
 def test_what_fits_narrowly_is_tight(room: float, expected: str) -> None:
     config = load_config("qwen3-4b")

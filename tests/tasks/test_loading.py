@@ -204,8 +204,6 @@ def test_a_data_set_of_the_hub_can_be_the_rows_of_a_task_that_reads_any_file(mon
     assert requests == [("someone/sums", None, "train", "abc123"), ("someone/sums", "hard", "dev")]
     with pytest.raises(ValueError, match="names no data set of the Hub; write hf://datasets/OWNER/NAME"):
         load_problems("jsonl", path="hf://datasets/someone")
-    with pytest.raises(ValueError, match="revision='abc123' is of the Hub's copy, and path="):
-        load_problems("jsonl", path="rows.jsonl", revision="abc123")
 
 
 def test_a_revision_of_the_hubs_copy_can_be_named_and_is_logged(monkeypatch, use, caplog, tmp_path):

@@ -1,4 +1,4 @@
-"""The mini world: reproducible, disjoint splits, right answers; a lossless tokenizer; a backbone that can answer."""
+"""The mini world: reproducible, disjoint splits, right answers; a lossless tokenizer; a small backbone."""
 
 from __future__ import annotations
 
@@ -26,18 +26,6 @@ def tokenizer():
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(ASSETS)
-
-
-@pytest.fixture(scope="module")
-def backbone():
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(ASSETS, dtype="float32").eval()
-
-
-def _chat(tokenizer, question: str) -> str:
-    messages = [{"role": "user", "content": question}]
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
 def _boxed(text: str) -> str | None:
@@ -212,19 +200,12 @@ def test_the_tokenizer_gives_back_every_text(tokenizer):
 
 
 def test_the_chat_template_ends_where_the_answer_starts(tokenizer):
-    assert _chat(tokenizer, "Solve $2x = 4$.") == "<|user|>Solve $2x = 4$.<|end|><|assistant|>"
+    messages = [{"role": "user", "content": "Solve $2x = 4$."}]
+    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert prompt == "<|user|>Solve $2x = 4$.<|end|><|assistant|>"
     assert tokenizer.eos_token == "<|end|>" and tokenizer.pad_token == "<|pad|>"
 
 
 def test_the_shipped_backbone_is_small_and_never_pickled():
     assert sum(file.stat().st_size for file in ASSETS.iterdir()) <= MAX_SHIPPED_BYTES
     assert {file.suffix for file in ASSETS.iterdir()} <= {".json", ".safetensors", ".jinja"}
-
-
-def test_the_shipped_backbone_solves_easy_problems(tokenizer, backbone):
-    problems = drawn("dev", 40, levels=(1,))
-    batch = tokenizer([_chat(tokenizer, p.prompt) for p in problems], return_tensors="pt", padding=True)
-    written = backbone.generate(**batch, max_new_tokens=80, do_sample=False)[:, batch.input_ids.shape[1] :]
-    answers = [_boxed(text) for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
-    right = sum(answer is not None and equal(answer, p.answer) for answer, p in zip(answers, problems, strict=True))
-    assert right >= 14, f"{right} of 40 easy problems"

@@ -315,14 +315,6 @@ def test_chunked_logprobs_entropy_and_gradients_equal_the_unchunked_ones(chunk_s
     assert not chosen.entropy.requires_grad
 
 
-def test_without_operators_the_distribution_is_over_tokens_only():
-    head = make_head()
-    actions = head.actions.clamp(max=VOCAB - 1)
-    chosen = chosen_logprobs(head.hidden, head.weight, None, actions, None, chunk_size=4)
-    expected = torch.log_softmax(head.hidden @ head.weight.T, dim=1)[torch.arange(POSITIONS), actions]
-    torch.testing.assert_close(chosen.logprobs, expected, rtol=0, atol=1e-12)
-
-
 def test_disallowed_operators_take_no_probability_and_get_no_gradient():
     head = make_head()
     head.allowed[:] = False
@@ -331,6 +323,7 @@ def test_disallowed_operators_take_no_probability_and_get_no_gradient():
     plain = chosen_logprobs(head.hidden, head.weight, None, head.actions, None, chunk_size=4)
     torch.testing.assert_close(chosen.logprobs, plain.logprobs, rtol=0, atol=1e-12)
     torch.testing.assert_close(chosen.entropy, plain.entropy, rtol=0, atol=1e-12)
+    torch.testing.assert_close(plain.logprobs, head.unchunked()[0], rtol=0, atol=1e-12)
     (gradient,) = torch.autograd.grad(chosen.logprobs.sum(), head.psi)
     assert gradient.isfinite().all() and not gradient.any()
 

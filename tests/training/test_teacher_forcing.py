@@ -10,7 +10,6 @@ from torch import Tensor
 
 import tiny
 from tyler.model import Tyler
-from tyler.training.objectives import stage1_loss
 from tyler.training.teacher_forcing import Example, Insertion, first_latent, synthesize, target_logprobs
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
@@ -103,15 +102,6 @@ def test_log_probabilities_and_every_gradient_equal_those_of_full_passes(family:
         assert expected.abs().max() > 1e-4, f"{name} must matter, or its equality says nothing"
         error = (fast_gradients[name] - expected).norm() / expected.norm()
         assert error < 1e-4, f"the gradient of {name} is off by {error:.1e} of its norm"
-
-
-def test_phi_is_everything_that_gets_a_gradient() -> None:
-    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
-    logprobs, mask = logprobs_of(model, RAGGED)
-    stage1_loss(logprobs, mask, int(mask.sum())).backward()
-    trained = {id(parameter) for parameter in model.synthesizer.trainable()}
-    everything = [*model.backbone.model.parameters(), *model.policy.parameters(), *model.synthesizer.parameters()]
-    assert {id(parameter) for parameter in everything if parameter.grad is not None} == trained
 
 
 # ---------------------------------------------------------------------- latents and the no-grad prefix
