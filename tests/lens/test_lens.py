@@ -483,12 +483,15 @@ def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, le
 
 def test_the_page_quotes_the_records(root: Path, lens_page: dict[str, Any]) -> None:
     text = (root / "docs" / "lens.md").read_text()
-    surveys = lens_page["surveys"](root / "docs" / "results" / "lens.json")
-    kept = {name: one.operators["global"].kept for name, one in surveys.items()}
+    read = lens_page["surveys"](root / "docs" / "results" / "lens.json")
+    kept = {name: one.operators["global"].kept for name, one in read.items()}
     for one in (kept["mini-tyler"], kept["mini-stage-1"]):
         assert f"{one.mean:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})" in text
-    decoded = [surveys[name].decoded for name in ("mini-tyler", "mini-stage-1")]
-    stage2, stage1 = ({key: 100 * share.mean for key, share in shares.items()} for shares in decoded)
+    decoded = [read[name].operators[surveys.DECODED].measured for name in ("mini-tyler", "mini-stage-1")]
+    stage2, stage1 = (
+        {lost.removeprefix("loss with "): round(100 * (1 - share.mean), 1) for lost, share in shares.items()}
+        for shares in decoded
+    )
     told = f"keep {stage2['means']:g}% of Stage 2's answers and {stage1['means']:g}% of Stage 1's"
     assert f"{told}; zeros keep {stage2['zeros']:g}%, no block {stage2['no block']:g}%" in text
     less = [each["means"] - each["other problem"] for each in (stage2, stage1)]
