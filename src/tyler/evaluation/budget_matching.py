@@ -118,7 +118,7 @@ def development_problems(matching: Matching, evaluated: Sequence[Problem], data:
     if shared := find_overlap(chosen, evaluated):
         raise ValueError(
             f"{len(shared)} of the {len(chosen)} problems of {matching.match_split!r} are evaluated too, first "
-            f"{shared[0]}; a setting is chosen on other problems (--match-split, --match-data)"
+            f"{shared[0].training_id}; a setting is chosen on other problems (--match-split, --match-data)"
         )
     return chosen
 
