@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils import cached_file
 
 
@@ -50,3 +51,13 @@ def _described(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
+"""The bytes that letters of a byte-level token stand for."""
+
+
+def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
+    """The bytes of a byte-level token, which may begin or end inside a character; None for a token of another kind."""
+    letters = str(tokenizer.convert_ids_to_tokens(id))
+    return bytes(BYTES[letter] for letter in letters) if all(letter in BYTES for letter in letters) else None

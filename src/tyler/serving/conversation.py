@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from tyler.serving.errors import ApiError
-from tyler.tasks.prompts import Cuts, Message, written_turns
+from tyler.tasks.prompts import Message, left_out
 
 
 @dataclass(frozen=True)
@@ -37,48 +35,11 @@ class Conversation:
             raise ApiError(400, "the message is empty; give its text", param=params[len(question) - 1])
         return cls(question, params, begun)
 
+    def check(self, tokenizer: PreTrainedTokenizerBase, thinking: bool) -> None:
+        """Raise ApiError for the first turn that would not be in the prompt, by its field."""
+        if (found := left_out(tokenizer, [turn["role"] for turn in self.question], thinking)) is not None:
+            raise ApiError(400, f"{found.reason}: {self.params[found.turn]}", param=self.params[found.turn])
+
 
 Question = Conversation | str | list[int]
 """What is answered; or a text, or token ids, that are continued as they are."""
-
-
-class ChatTemplate:
-    """A model's chat template, tried with made-up texts to see which turns it writes."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> None:
-        self._tokenizer, self._thinking = tokenizer, thinking
-
-    def check(self, conversation: Conversation) -> None:
-        """Raise ApiError for the first turn that would not be in the prompt, by its field."""
-        if self._tokenizer.chat_template is None:
-            return
-        roles = [turn["role"] for turn in conversation.question]
-        marks = [f"turn{index}of{secrets.token_hex(8)}" for index in range(len(roles))]
-        turns = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-        try:
-            written, at = written_turns(self._tokenizer, turns, self._thinking), 0
-        except ValueError as error:
-            first = bisect(range(1, len(turns)), False, key=lambda count: self._refuses(turns[:count]))
-            raise refused_turn(conversation, first, str(error)) from error
-        for index, mark in enumerate(marks):
-            if (at := written.find(mark, at)) < 0:
-                reason = f"the chat template of this model leaves out a {roles[index]} message at this place"
-                raise refused_turn(conversation, index, reason)
-
-    def _refuses(self, turns: list[dict[str, str]]) -> bool:
-        try:
-            written_turns(self._tokenizer, turns, self._thinking)
-        except ValueError:
-            return True
-        return False
-
-    def ids_of_beginning(self, text: str) -> list[int]:
-        """Token ids of the beginning of an answer; like all messages it spells no control tokens."""
-        cuts = Cuts(self._tokenizer)
-        parts = cuts.parts(cuts.mark(text))
-        return [id for part in parts for id in self._tokenizer.encode(part, add_special_tokens=False, verbose=False)]
-
-
-def refused_turn(conversation: Conversation, index: int, reason: str) -> ApiError:
-    """A 400 about one turn."""
-    return ApiError(400, f"{reason}: {conversation.params[index]}", param=conversation.params[index])

@@ -1,8 +1,4 @@
-"""log p of a prompt's tokens, and of an answer's as it was decoded, with the most probable alternatives, for clients.
-
-A prompt is read in one pass with the decoder that decodes: the numbers are those of `tyler.evaluation.harness`, up to
-rounding.
-"""
+"""log p of a prompt's tokens, and of an answer's as it was decoded, with the most probable alternatives."""
 
 from __future__ import annotations
 
@@ -14,15 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tyler.boundaries.detokenizer import IncrementalDetokenizer
 from tyler.config.sizes import positions_at_once
 from tyler.engine.base import BaseEngine
 from tyler.engine.request import TokenEvent
-
-BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
-"""The bytes that letters of a byte-level token stand for."""
+from tyler.modeling.tokenizer import byte_level
 
 
 @dataclass(frozen=True)
@@ -61,12 +54,6 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     return [name_of(tokenizer, id) if id in special else text for id, text in zip(ids, texts, strict=True)]
 
 
-def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
-    """The bytes of a byte-level token, which may begin or end inside a character; None for a token of another kind."""
-    letters = str(tokenizer.convert_ids_to_tokens(id))
-    return bytes(BYTES[letter] for letter in letters) if all(letter in BYTES for letter in letters) else None
-
-
 def token_bytes(tokenizer: PreTrainedTokenizerBase, token: int | Scored | TokenEvent) -> bytes:
     """The bytes of a token alone, or of one in a text: there it may have been cut, or have a space before it."""
     if isinstance(token, int):
@@ -90,11 +77,7 @@ def entries_of(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[TokenEvent])
     """The tokens of a text as chats and responses have them, control tokens left out."""
 
     def entry(token: int | TokenEvent, logprob: float) -> dict[str, Any]:
-        return {
-            "token": name_of(tokenizer, token),
-            "logprob": logprob,
-            "bytes": list(token_bytes(tokenizer, token)),
-        }
+        return {"token": name_of(tokenizer, token), "logprob": logprob, "bytes": list(token_bytes(tokenizer, token))}
 
     special = set(tokenizer.all_special_ids)
     return [

@@ -19,7 +19,7 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.serving.audit_log import AuditLog
-from tyler.serving.conversation import ChatTemplate, Conversation, Question
+from tyler.serving.conversation import Conversation, Question
 from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError
 from tyler.serving.generation import Generation
@@ -27,6 +27,7 @@ from tyler.serving.grammar import TextGrammar, words_of
 from tyler.serving.metrics import Metrics
 from tyler.serving.schema import EFFORTS, Format, Generating, Wanted
 from tyler.serving.settings import ServerSettings
+from tyler.tasks.prompts import ids_of_beginning
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -58,7 +59,6 @@ class Service:
         self.created, self.metrics = int(time.time()), Metrics(servable.model.shared_engine)
         model = servable.model
         self.tokenizer = model.backbone.tokenizer
-        self.template = ChatTemplate(self.tokenizer, thinking=model.prompt.thinking)
         self._most_characters = JOINED * max(map(len, self.tokenizer.get_vocab())) * model.backbone.max_positions
         self.usual = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
         self.dispatcher = Dispatcher(model.shared_engine, self.usual, settings)
@@ -247,10 +247,10 @@ class Service:
     def _request(self, question: Question, settings: AnswerSettings) -> Request:
         begun = list[int]()
         if isinstance(question, Conversation):
-            self.template.check(question)
+            question.check(self.tokenizer, self.servable.model.prompt.thinking)
             request = self.servable.request(question.question, settings)
             if question.begun is not None:
-                begun = self.template.ids_of_beginning(question.begun)
+                begun = ids_of_beginning(self.tokenizer, question.begun)
                 request = replace(request, prompt_ids=[*request.prompt_ids, *begun])
         else:
             ids = self._ids_of(question) if isinstance(question, str) else question

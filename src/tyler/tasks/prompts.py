@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 from jinja2 import TemplateError
 
@@ -220,6 +221,43 @@ def written_turns(tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]
         )
     except TemplateError as error:
         raise ValueError(f"the chat template of this model refuses these messages: {error}") from error
+
+
+class LeftOut(NamedTuple):
+    """Which turn a chat template does not write into the prompt, and why."""
+
+    turn: int
+    reason: str
+
+
+def left_out(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], thinking: bool) -> LeftOut | None:
+    """The first of these roles' turns that would not be in the prompt, tried with made-up texts; None where all are."""
+    if tokenizer.chat_template is None:
+        return None
+    marks = [f"turn{index}of{secrets.token_hex(8)}" for index in range(len(roles))]
+    turns = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+
+    def refused(count: int) -> str:
+        try:
+            written_turns(tokenizer, turns[:count], thinking)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    if reason := refused(len(turns)):
+        return LeftOut(bisect(range(1, len(turns)), False, key=lambda count: bool(refused(count))), reason)
+    written, at = written_turns(tokenizer, turns, thinking), 0
+    for index, mark in enumerate(marks):
+        if (at := written.find(mark, at)) < 0:
+            return LeftOut(index, f"the chat template of this model leaves out a {roles[index]} message at this place")
+    return None
+
+
+def ids_of_beginning(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of the beginning of an answer; like all messages it spells no control tokens."""
+    cuts = Cuts(tokenizer)
+    parts = cuts.parts(cuts.mark(text))
+    return [id for part in parts for id in tokenizer.encode(part, add_special_tokens=False, verbose=False)]
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, solution: str) -> list[int]:
