@@ -1,6 +1,6 @@
 """Tyler: typed latent reasoning for language models.
 
-    from tyler import Tyler as Tyler
+    from tyler import Tyler
 
     model = Tyler.from_pretrained("mini")
     trajectory = model.solve("...")

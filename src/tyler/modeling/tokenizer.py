@@ -11,6 +11,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils import cached_file
 
+BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
+"""The bytes that letters of a byte-level token stand for."""
+
 
 def load_tokenizer(
     location: str, revision: str | None = None, *, local_files_only: bool = False
@@ -51,10 +54,6 @@ def _described(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
-"""The bytes that letters of a byte-level token stand for."""
 
 
 def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
