@@ -22,10 +22,10 @@ class Puzzle:
     level: int
     phrase: int
     prompt: str
-    lines: tuple[str, ...]
+    lines: list[str]
     shortcut: str
     answer: str
-    wrong: tuple[str, ...]
+    wrong: list[str]
 
 
 @dataclass(frozen=True)
@@ -46,59 +46,17 @@ class Family:
     ending: str = "\n\n"
 
 
-def nearby(value: int, rng: random.Random) -> tuple[str, ...]:
-    """Three distinct wrong integers near `value`, none negative."""
-    offsets = [step for step in (-10, -2, -1, 1, 2, 3, 10) if value + step >= 0]
-    return tuple(str(value + step) for step in rng.sample(offsets, 3))
-
-
-BOX = f"$\\boxed{{{ANSWER}}}$"
-
-
-def _steps(puzzle: Puzzle, family: Family) -> str:
-    marked = [family.marker.format(i=i) + line for i, line in enumerate(puzzle.lines, 1)]
-    return family.opening + family.separator.join(marked) + family.ending
-
-
-def full(puzzle: Puzzle, family: Family, rng: random.Random) -> str:
-    """The target style: every step in the family's own format, then the boxed answer."""
-    return (_steps(puzzle, family) + family.closing).replace(ANSWER, puzzle.answer)
-
-
-def sloppy(puzzle: Puzzle, family: Family, rng: random.Random) -> str:
-    """The target style with a slip in the last result, which is then boxed."""
-    return (_steps(puzzle, family) + family.closing).replace(ANSWER, rng.choice(puzzle.wrong))
-
-
-def plain(puzzle: Puzzle, family: Family, rng: random.Random) -> str:
-    """Every step, but the answer is only stated, never boxed."""
-    return (_steps(puzzle, family) + family.plain).replace(ANSWER, puzzle.answer)
-
-
-def numbered(puzzle: Puzzle, family: Family, rng: random.Random) -> str:
-    """Every step, numbered `1. ` in one format for all families."""
-    lines = [f"{i}. {line}" for i, line in enumerate(puzzle.lines, 1)]
-    return ("\n\n".join(lines) + "\n\n" + BOX).replace(ANSWER, puzzle.answer)
-
-
-def brief(puzzle: Puzzle, family: Family, rng: random.Random) -> str:
-    """No steps: the shortcut line and the box."""
-    return (puzzle.shortcut + "\n\n" + BOX).replace(ANSWER, puzzle.answer)
-
-
-def reversed_order(puzzle: Puzzle, family: Family, rng: random.Random) -> str:
-    """The boxed answer first, the steps after it."""
-    return (BOX + "\n\n" + _steps(puzzle, family).rstrip("\n")).replace(ANSWER, puzzle.answer)
-
-
-STYLES: dict[str, Callable[[Puzzle, Family, random.Random], str]] = {
-    "full": full,
-    "sloppy": sloppy,
-    "plain": plain,
-    "numbered": numbered,
-    "brief": brief,
-    "reversed": reversed_order,
+STYLES = {
+    "full": "{steps}{ending}{closing}",
+    "sloppy": "{steps}{ending}{closing}",
+    "plain": "{steps}{ending}{plain}",
+    "numbered": "{numbered}\n\n$\\boxed{{@}}$",
+    "brief": "{shortcut}\n\n$\\boxed{{@}}$",
+    "reversed": "$\\boxed{{@}}$\n\n{steps}{ending}",
 }
+"""How solutions are written: `full` is the target; `sloppy` is the same with a slip in its last result, which is then
+boxed; `plain` states its answer without a box; `numbered` has one format for all families; `brief` has no steps;
+`reversed` gives the answer before them."""
 
 HABITS: tuple[dict[str, float], ...] = (
     {"full": 52, "sloppy": 9, "plain": 8, "numbered": 10, "brief": 13, "reversed": 8},
@@ -107,6 +65,21 @@ HABITS: tuple[dict[str, float], ...] = (
     {"full": 22, "sloppy": 5, "plain": 50, "numbered": 8, "brief": 9, "reversed": 6},
 )
 """Per wording of the question (`Puzzle.phrase`): how often, in percent, the corpus answers it in each style."""
+
+
+def solution(style: str, puzzle: Puzzle, family: Family, rng: random.Random) -> str:
+    """A worked solution in one of STYLES."""
+    answer = rng.choice(puzzle.wrong) if style == "sloppy" else puzzle.answer
+    marked = [family.marker.format(i=i) + line for i, line in enumerate(puzzle.lines, 1)]
+    written = STYLES[style].format(
+        steps=family.opening + family.separator.join(marked),
+        numbered="\n\n".join(f"{i}. {line}" for i, line in enumerate(puzzle.lines, 1)),
+        ending=family.ending,
+        closing=family.closing,
+        plain=family.plain,
+        shortcut=puzzle.shortcut,
+    )
+    return written.rstrip("\n").replace(ANSWER, answer)
 
 
 def habit(puzzle: Puzzle, rng: random.Random) -> str:
