@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tyler.tasks.mini.families import FAMILIES
-from tyler.tasks.mini.puzzle import Family, Puzzle, habit, solution
+from tyler.tasks.mini.families import FAMILIES, Family, Puzzle, habit, solution
 from tyler.tasks.problem import Problem
 
 
