@@ -79,9 +79,7 @@ class Task(Graded):
     sources: Mapping[str, Source]
     """By split; the first is the one evaluations report. None for a task that reads whatever file it is given."""
     problem: Callable[[Row, str], Problem | None]
-    """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
-    divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
-    """The split of each problem (None: of none), for a task with one file for all splits; else None."""
+    """A row and its split to a problem, or None for rows the split leaves out (pictures). Raises ValueError."""
 
 
 @dataclass(frozen=True, kw_only=True)
