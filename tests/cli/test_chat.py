@@ -10,7 +10,7 @@ import pytest
 from tests import tiny
 
 from tyler.cli import main
-from tyler.cli.conversation import HELP, Conversation, run
+from tyler.cli.chat import HELP, Conversation, run
 from tyler.engine import shared_engine
 from tyler.engine.request import Event
 from tyler.engine.routing import AtBoundaries, Never

@@ -28,7 +28,7 @@ from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate, grade
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
-from tyler.cli.options import AnyModel, ConfigName, Folder, ModelName, Overrides, load_settings
+from tyler.cli.options import AnyModel, ConfigName, Folder, ModelName, Overrides
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
@@ -84,8 +84,10 @@ def plan(
         hardware: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" is this machine; or GB of memory.
             May be repeated; by default all of them.
     """
-    settings = load_settings(config, overrides)
-    from tyler.planning import plan
+    from tyler.config.files import load_config
+
+    settings = load_config(config, overrides)
+    from tyler.planning import plan  # torch, once the settings are right
 
     plan.run(settings, hardware)
 
@@ -188,7 +190,7 @@ def doctor(
     """Print what this machine offers, or what MODEL needs and whether this machine has it.
 
     Args:
-        model: A saved model, a run, a plain backbone's name or folder, a GGUF file or a Hub id. It is loaded.
+        model: A saved model, a run, a plain backbone's name or folder, or a Hub id. It is loaded.
     """
     from tyler.cli import doctor
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
-
-if TYPE_CHECKING:
-    from tyler.config.schema import Config
 
 PRESETS = "mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b"
 ANY_MODEL = (
     "A saved model, Tyler's or a baseline's (mini-tyler ships), a run, or a plain backbone: mini, smollm2 (see tyler "
-    "fetch), a folder, a GGUF file or a Hub id."
+    "fetch), a folder or a Hub id."
 )
 CHANGE = "Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`."
 
@@ -24,13 +20,3 @@ ModelName = Annotated[Positional[str], arg(metavar="MODEL")]
 AnyModel = Annotated[Positional[str], arg(metavar="MODEL", help=ANY_MODEL)]
 Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE", help=CHANGE)]
 Folder = Annotated[Path, arg(metavar="DIR")]
-
-
-def load_settings(config: str, overrides: Sequence[str], kind: type[Config] | None = None) -> Config:
-    """The config of a command with its dotted settings; `kind` is that of a training outside the package.
-
-    Raises ValueError for what is not allowed, by name.
-    """
-    from tyler.config.files import load_config
-
-    return load_config(config, overrides, kind)

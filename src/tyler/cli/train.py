@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
-from tyler.cli.options import ConfigName, Overrides, load_settings
+from tyler.cli.options import ConfigName, Overrides
 from tyler.evaluation.options import OptionalFolder, OptionalNumber
 from tyler.reasoners.table import TRAININGS, Training, find_training
 
@@ -107,7 +107,9 @@ def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
 
 def _settings(config: str, overrides: Sequence[str], lock: bool, training: Training) -> Config:
     """The config of a training; warns about settings that have no effect."""
-    settings = load_settings(config, overrides if lock else [*overrides, "checkpoints.lock=false"], training.config)
+    from tyler.config.files import load_config
+
+    settings = load_config(config, overrides if lock else [*overrides, "checkpoints.lock=false"], training.config)
     if settings.decoding.temperature > 0:
         logger.warning(
             "decoding.temperature = %g is not read in training: rollouts are sampled at grpo.temperature, and "
