@@ -226,7 +226,7 @@ class _Reader:
         return result
 
 
-def _readable(result: Fraction | None) -> Fraction:
+def _readable(result: Value | None) -> Value:
     if result is None:
         raise _UnreadableError
     return result
