@@ -20,7 +20,6 @@ from typing import Literal
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
-from tyler.tasks.mixing import in_proportion
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Generated
 
@@ -154,6 +153,32 @@ class Selection:
         return in_proportion(
             dict(zip((chosen.location for chosen in self.sets), parts, strict=True)), weights, self.seed
         )
+
+
+def in_proportion(sets: Mapping[str, Sequence[Problem]], weights: Sequence[float], seed: int) -> list[Problem]:
+    """As many examples as there are problems, each set with its weight's share of them.
+
+    A set that is too small for its share is repeated: every problem comes so often, and some, drawn with `seed`, once
+    more. Of one that is too large some are drawn. Raises ValueError for a set that would have no example.
+    """
+    total, mixed, before = sum(map(len, sets.values())), list[Problem](), 0.0
+    for (name, problems), weight in zip(sets.items(), weights, strict=True):
+        after = before + total * weight / sum(weights)
+        count, before = round(after) - round(before), after
+        if not problems or not count:
+            raise ValueError(
+                f"the mixture gives {name} {count} of {total} examples, and it has {len(problems)} problems; "
+                f"change its weight of {weight:g}, or leave it out"
+            )
+        times, rest = divmod(count, len(problems))
+        drawn = {problem.id for problem in sorted(problems, key=lambda problem: _rank(problem, seed))[:rest]}
+        mixed += [*problems] * times + [problem for problem in problems if problem.id in drawn]
+        logger.info("%s: %d of %d examples, from %d problems", name, count, total, len(problems))
+    return mixed
+
+
+def _rank(problem: Problem, seed: int) -> bytes:
+    return hashlib.sha256(f"mixture {seed} {problem.id}".encode()).digest()
 
 
 def splits_of(task: str) -> tuple[str, ...]:

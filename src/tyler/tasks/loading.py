@@ -10,6 +10,7 @@ import heapq
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -80,7 +81,12 @@ def _generated(
     if split not in task.splits:
         raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.splits)}")
     rows = [] if task.source is None else list(_rows(task, task.source, path, revision))
-    return task.load(split, count, seed, rows)
+    return [_named(problem, task) for problem in task.load(split, count, seed, rows)]
+
+
+def _named(problem: Problem, task: Task | Generated) -> Problem:
+    """The problem under its task's name; a task outside of this package is named by its place."""
+    return problem if problem.task == task.name else replace(problem, task=task.name)
 
 
 def _published(task: Task, split: str, path: Path | None, revision: str | None) -> Iterator[Problem]:
@@ -135,7 +141,7 @@ def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
         problem = task.problem(row, split)
         if problem is not None:
             any_problem = True
-            yield problem
+            yield _named(problem, task)
     if not any_problem:
         raise ValueError(
             f"{row.where if row else task.title}: none of the rows up to here is a problem of {task.title}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from tyler.tasks.answers.boxed import plain
-from tyler.tasks.answers.numbers import MIXED, NUMERAL, mixed, numeral
+from tyler.tasks.answers.quantities import MIXED, NUMERAL, mixed, numeral
 
 Value = Fraction | float
 """Exact where the expression is rational, else a finite float."""

@@ -41,8 +41,7 @@ import unicodedata
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.latex import both_signs, bracketed, compact, depths, environment, split, tidy
-from tyler.tasks.answers.numbers import MIXED, mixed, number, same_numeral, same_parts
-from tyler.tasks.answers.quantities import split_unit
+from tyler.tasks.answers.quantities import MIXED, mixed, number, same_numeral, same_parts, split_unit
 from tyler.tasks.answers.relations import (
     COMMA,
     LIST,

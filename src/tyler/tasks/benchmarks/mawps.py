@@ -28,8 +28,13 @@ from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Source, Task, mathematical
 from tyler.tasks.word_problems import decimal, in_formula, published_number, readable, written
 
-OPERATIONS = {"+": "Addition", "-": "Subtraction", "*": "Multiplication", "/": "Common-Division"}
-"""The names that SVAMP gives to operations."""
+OPERATIONS: dict[str, tuple[str, Callable[[Fraction, Fraction], Fraction]]] = {
+    "+": ("Addition", operator.add),
+    "-": ("Subtraction", operator.sub),
+    "*": ("Multiplication", operator.mul),
+    "/": ("Common-Division", operator.truediv),
+}
+"""The names that SVAMP gives to operations, and what they compute."""
 
 TOLERANCE = Fraction(1, 100)
 """How far an answer may be from what its equation computes, because the source rounded it."""
@@ -37,12 +42,6 @@ TOLERANCE = Fraction(1, 100)
 _SPLITS = {"test": 501, "dev": 300, "train": 2209}
 _LISTED = Path(__file__).with_name("mawps_splits.txt").read_text("utf-8").split("\n\n")
 _HELD_OUT = {text: split for split, texts in zip(("test", "dev"), _LISTED, strict=True) for text in texts.split()}
-_COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
 _PLACEHOLDER = re.compile(r"number([0-9]+)")
 
 
@@ -96,7 +95,7 @@ def solved(id: str, task: str, prompt: str, steps: Sequence[Step], answer: Fract
         prompt=prompt,
         answer=written(answer),
         solution=trace(steps, answer, worked),
-        family=OPERATIONS[steps[-1].operation],
+        family=OPERATIONS[steps[-1].operation][0],
         level=len(steps),
     )
 
@@ -125,7 +124,7 @@ def computed(row: Row, numbers: Sequence[Fraction]) -> list[Step]:
 
 def step(left: Fraction, operation: str, right: Fraction) -> Step:
     """One operation, computed."""
-    return Step(left, operation, right, _COMPUTE[operation](left, right))
+    return Step(left, operation, right, OPERATIONS[operation][1](left, right))
 
 
 def _digit_by_digit(by: Step) -> list[Step]:

@@ -228,15 +228,12 @@ _MORE = (
 
 def _operands(operation: str, left: int) -> Sequence[int]:
     """The numbers that may come next; a whole number is divided so that each part has two or more."""
-    match operation:
-        case "-":
-            return range(2, left - 1)
-        case "+":
-            return range(2, max(SMALL, left) + 1)
-        case "/":
-            return [size for size in range(2, 13) if left % size == 0 and left > size]
-        case _:
-            return range(2, 13)
+    return {
+        "-": range(2, left - 1),
+        "+": range(2, max(SMALL, left) + 1),
+        "*": range(2, 13),
+        "/": [size for size in range(2, 13) if left % size == 0 and left > size],
+    }[operation]
 
 
 def _allowed(held_out: Sequence[str]) -> Callable[[str], bool]:

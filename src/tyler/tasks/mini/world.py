@@ -12,16 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tyler.tasks.mini.algebra import ALGEBRA
-from tyler.tasks.mini.arithmetic import ARITHMETIC
-from tyler.tasks.mini.programs import PROGRAMS
-from tyler.tasks.mini.puzzle import STYLES, Family, Puzzle, full, habit
-from tyler.tasks.mini.science import SCIENCE
-from tyler.tasks.mini.theorems import THEOREM
+from tyler.tasks.mini.families import FAMILIES, Family, Puzzle, habit, solution
 from tyler.tasks.problem import Problem
-
-_BY_NAME: dict[str, Family] = {family.name: family for family in (ARITHMETIC, ALGEBRA, SCIENCE, THEOREM, PROGRAMS)}
-FAMILIES: tuple[str, ...] = tuple(_BY_NAME)
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,7 @@ class Split:
     buckets: range
     levels: tuple[int, ...]
     count: int
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = tuple(FAMILIES)
 
 
 SPLITS: dict[str, Split] = {
@@ -95,9 +87,9 @@ def _generated(split: str, count: int, seed: int, cells: tuple[tuple[str, int], 
     problems = []
     for i in range(count):
         name, level = cells[i % len(cells)]
-        puzzle = _draw(rng, _BY_NAME[name], level, SPLITS[split].buckets, seen)
+        puzzle = _draw(rng, FAMILIES[name], level, SPLITS[split].buckets, seen)
         seen.add(puzzle.prompt)
-        problems.append(_problem(puzzle, _BY_NAME[name], rng))
+        problems.append(_problem(puzzle, FAMILIES[name], rng))
     return tuple(problems)
 
 
@@ -108,10 +100,10 @@ def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:
     for i in range(count):
         ramp = min(1.0, 2 * (start + (1 - start) * i / count))
         weights = [a + (b - a) * ramp for a, b in zip(first, last, strict=True)]
-        family = _BY_NAME[rng.choice(FAMILIES)]
+        family = FAMILIES[rng.choice(list(FAMILIES))]
         puzzle = _draw(rng, family, rng.choices(SPLITS["corpus"].levels, weights)[0], SPLITS["corpus"].buckets, set())
         style = habit(puzzle, rng)
-        yield Example(puzzle.prompt, STYLES[style](puzzle, family, rng), style)
+        yield Example(puzzle.prompt, solution(style, puzzle, family, rng), style)
 
 
 def equal(answer: str, gold: str) -> bool:
@@ -141,7 +133,7 @@ def _problem(puzzle: Puzzle, family: Family, rng: random.Random) -> Problem:
         task="mini",
         prompt=puzzle.prompt,
         answer=puzzle.answer,
-        solution=full(puzzle, family, rng),
+        solution=solution("full", puzzle, family, rng),
         family=family.name,
         level=puzzle.level,
     )
