@@ -28,7 +28,6 @@ LONGEST_SCHEMA = 2**16
 """Characters of a JSON Schema."""
 
 
-@lru_cache(maxsize=2)
 def words_of(backbone: Backbone) -> LLTokenizer:
     """A backbone's tokens as llguidance reads them, with every one that ends an answer; it takes a second to make.
 

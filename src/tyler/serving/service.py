@@ -29,6 +29,8 @@ from tyler.serving.settings import ServerSettings
 from tyler.tasks.prompts import ids_of_beginning
 
 if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
     from tyler.serving.tracing import Traces
 
 JOINED = 4
@@ -59,8 +61,9 @@ class Service:
         self._most_characters = JOINED * max(map(len, self.tokenizer.get_vocab())) * model.backbone.max_positions
         self.usual = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
         self.dispatcher = Dispatcher(model.shared_engine, self.usual, settings)
+        self._words: LLTokenizer | None = None
         with suppress(ValueError):
-            words_of(model.backbone)  # here, since it takes a second: a request finds it made
+            self._words = words_of(model.backbone)
         self._has_operators = False
         with suppress(ValueError):
             self._has_operators = bool(servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0)))
@@ -147,7 +150,7 @@ class Service:
         """What the text has to be. Raises ValueError for too large a schema, and where there are no grammars."""
         if format is None or format.type == "text":
             return None
-        words = words_of(self.servable.model.backbone)
+        words = self._words or words_of(self.servable.model.backbone)  # which says what is missing
         if format.type == "regex":
             return TextGrammar(words, "regex", format.pattern or "")
         return TextGrammar.of_schema(words, format.schema_of or {"type": "object"})
