@@ -7,7 +7,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -195,8 +195,15 @@ REVISION = 4
 _LIBRARIES = ("sympy", "latex2sympy2_extended")
 
 
-def grader_version(mode: Mode = "official") -> dict[str, str]:
-    """What of the grader decides a verdict: its revision, its mode and the libraries that read formulas, not loaded."""
+def grader_version(options: GradeOptions = GradeOptions(), tasks: Iterable[str] = ()) -> dict[str, str]:  # noqa: B008
+    """What decides the verdicts on answers to some tasks: the grader's revision, its mode and the libraries that read
+    formulas, which are not loaded; where a task runs programs, also Python, the packages they may import and their
+    deadline."""
     from importlib.metadata import version
 
-    return {"revision": str(REVISION), "mode": mode, **{name: version(name) for name in _LIBRARIES}}
+    decides = {"revision": str(REVISION), "mode": options.mode, **{name: version(name) for name in _LIBRARIES}}
+    if any(find_task(task).runs_code for task in tasks):
+        decides["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+        decides["packages"] = " ".join(sorted(options.packages)) or "none"
+        decides["deadline"] = f"{options.deadline:g} s"
+    return decides
