@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
-from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
+from tyler.tasks.problem import Outcome, Verdict, after_thought
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task
 
 
@@ -80,20 +79,9 @@ def outside(location: str) -> Task | Generated:
         task = object_at(location)
     except Exception as error:
         raise ValueError(f"there is no task {location!r}: {type(error).__name__}: {error}") from error
-    if isinstance(task, Generated):
-        load = task.load
-        return replace(
-            task, name=location, load=lambda *given: [replace(drawn, task=location) for drawn in load(*given)]
-        )
-    if not isinstance(task, Task):
+    if not isinstance(task, Task | Generated):
         raise ValueError(f"{location!r} is not a tyler.tasks.task.Task, but a {type(task).__name__}")
-    problem_from = task.problem
-
-    def problem(row: Row, split: str) -> Problem | None:
-        own = problem_from(row, split)
-        return None if own is None else replace(own, task=location)
-
-    return replace(task, name=location, problem=problem)
+    return replace(task, name=location)
 
 
 def object_at(location: str) -> Any:
