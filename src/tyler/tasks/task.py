@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
@@ -113,13 +113,6 @@ def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
     return verdict
 
 
-class Rule(TypedDict):
-    """The fields of a task that say how it grades."""
-
-    verdict: Callable[[str, str, GradeOptions], Verdict]
-    same: Same
-
-
-def mathematical(equal: Equal) -> Rule:
+def mathematical(equal: Equal) -> dict[str, Any]:
     """How a task grades whose boxed answers are mathematics, compared by `equal`, in votes too."""
-    return Rule(verdict=boxed(equal), same=either_way(equal))
+    return {"verdict": boxed(equal), "same": either_way(equal)}

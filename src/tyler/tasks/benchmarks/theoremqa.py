@@ -77,11 +77,9 @@ def problem(row: Row, split: str) -> Problem | None:
 
 def _has_picture(picture: object) -> bool:
     """Published as null or a path, on the Hub as null or an image: `{"bytes": ..., "path": ...}`."""
-    if isinstance(picture, dict):
-        return any(picture.values())
-    if isinstance(picture, str):
-        return picture.strip().lower() not in ("", "none", "null")
-    return picture is not None
+    return (
+        any(picture.values()) if isinstance(picture, dict) else str(picture).strip().lower() not in ("", "none", "null")
+    )
 
 
 def _typed(answer: object) -> object:
