@@ -52,25 +52,8 @@ class Family:
     ending: str = "\n\n"
 
 
-STYLES = {
-    "full": "{steps}{ending}{closing}",
-    "sloppy": "{steps}{ending}{closing}",
-    "plain": "{steps}{ending}{plain}",
-    "numbered": "{numbered}\n\n$\\boxed{{@}}$",
-    "brief": "{shortcut}\n\n$\\boxed{{@}}$",
-    "reversed": "$\\boxed{{@}}$\n\n{steps}{ending}",
-}
-"""How solutions are written: `full` is the target; `sloppy` is the same with a slip in its last result, which is then
-boxed; `plain` states its answer without a box; `numbered` has one format for all families; `brief` has no steps;
-`reversed` gives the answer before them."""
-
-HABITS: tuple[dict[str, float], ...] = (
-    {"full": 52, "sloppy": 9, "plain": 8, "numbered": 10, "brief": 13, "reversed": 8},
-    {"full": 52, "sloppy": 9, "plain": 8, "numbered": 10, "brief": 13, "reversed": 8},
-    {"full": 22, "sloppy": 5, "plain": 5, "numbered": 10, "brief": 50, "reversed": 8},
-    {"full": 22, "sloppy": 5, "plain": 50, "numbered": 8, "brief": 9, "reversed": 6},
-)
-"""Per wording of the question (`Puzzle.phrase`): how often, in percent, the corpus answers it in each style."""
+WORDS = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
+STYLES: dict[str, str] = WORDS["styles"]
 
 
 def solution(style: str, puzzle: Puzzle, family: Family, rng: random.Random) -> str:
@@ -90,11 +73,8 @@ def solution(style: str, puzzle: Puzzle, family: Family, rng: random.Random) -> 
 
 def habit(puzzle: Puzzle, rng: random.Random) -> str:
     """The name of a style, drawn as the corpus draws it for this wording of the question."""
-    weights = HABITS[puzzle.phrase]
+    weights = WORDS["habits"][puzzle.phrase]
     return rng.choices(tuple(weights), tuple(weights.values()))[0]
-
-
-WORDS = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
 
 
 def _question(family: str, rng: random.Random) -> tuple[int, str]:
