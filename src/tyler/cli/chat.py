@@ -24,7 +24,6 @@ HELP = """\
 /temperature T   0 is greedy
 /system TEXT     the system message, before the conversation; /system alone: nothing
 /new             start a new conversation
-/again           drop the last answer and answer again, with another seed
 /help            this list
 /quit            or Ctrl-D; Ctrl-C ends an answer"""
 
@@ -54,14 +53,12 @@ class Conversation:
         self._servable, self.settings, self._memory = servable, settings, memory
         self.turns: list[Message] = []
         self._system: list[Message] = []
-        self._asked = 0
         self._commands: dict[str, Callable[[str], str]] = {
             "budget": self._set_budget,
             "router": self._set_router,
             "temperature": self._set_temperature,
             "system": self._set_system,
             "new": self._forget,
-            "again": self._again,
             "help": lambda rest: HELP,
         }
 
@@ -83,7 +80,7 @@ class Conversation:
         from tyler.cli.answers import print_answers
 
         turns: list[Message] = [*self.turns, {"role": "user", "content": question}]
-        request = self._servable.request([*self._system, *turns], self._seeded())
+        request = self._servable.request([*self._system, *turns], self.settings)
         events = self._servable.model.shared_engine.events([request], memory=self._memory)
         with contextlib.closing(events):  # an interrupt frees the row at once
             try:
@@ -92,21 +89,6 @@ class Conversation:
                 return "\ninterrupted"
         self.turns = [*turns, {"role": "assistant", "content": trajectory.text}]
         return ""
-
-    def _seeded(self) -> AnswerSettings:
-        """The settings with a seed of this answer's own, the same in every conversation that goes the same way."""
-        from tyler.engine.sampling import seed_of
-
-        sampling = self.settings.sampling
-        own = sampling if not self._asked else replace(sampling, seed=seed_of(sampling.seed, self._asked))
-        self._asked += 1
-        return replace(self.settings, sampling=own)
-
-    def _again(self, rest: str) -> str:
-        if not self.turns:
-            raise ValueError("nothing has been asked yet")
-        *self.turns, question, _ = self.turns
-        return self._answer(question["content"])
 
     def _set_budget(self, rest: str) -> str:
         if rest and not rest.isdecimal():

@@ -64,16 +64,16 @@ def solve(
     """
     _check(question, printing, files)
     answering.check()
-    with loading(model):
-        from tyler.model import spread
+    from tyler.model import spread
 
+    with loading(model):
         answerer = answering.load(model, answering).answerer(stop)
     if files.input is not None and files.answers is not None:
         _answer_file(answerer, files.input, files.answers, answering, stop)
         return
     text = sys.stdin.read() if question == "-" else question
-    asked = spread([text], answering.sampling, None if answering.samples == 1 else answering.samples)
-    events = answerer.events([answerer.request(prompt, its) for prompt, its in asked])  # the index is the sample
+    questions = spread([text], answering.sampling, None if answering.samples == 1 else answering.samples)
+    events = answerer.events([answerer.request(prompt, its) for prompt, its in questions])  # the index is the sample
     if printing.json:
         _print_answers_as_json(events, {"model": model, "problem": text}, printing.stream)
     else:
