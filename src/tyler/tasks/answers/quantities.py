@@ -118,12 +118,9 @@ def _numeral(text: str) -> tuple[str, int] | None:
         return None
     name = next(group for group in match.groups()[1:] if group)
     base = int(name) if name.isdigit() else _BASES.index(name) + 2
-    return (match[1], base) if match[1][0].isdigit() or _has_letter_digits(match[1], base) else None
-
-
-def _has_letter_digits(text: str, base: int) -> bool:
-    """Whether a text that begins with a letter is a numeral: `AB_{16}`, but not the variable `A_{16}`."""
-    return len(text) > 1 and 10 < base <= 16 and all(digit in "0123456789ABCDEF"[:base] for digit in text)
+    # `AB_{16}` is a numeral, `A_{16}` a variable
+    lettered = len(match[1]) > 1 and 10 < base <= 16 and {*match[1]} <= {*"0123456789ABCDEF"[:base]}
+    return (match[1], base) if match[1][0].isdigit() or lettered else None
 
 
 _TIME = re.compile(r"([0-9]{1,2}) ?: ?([0-9]{2})(?: ?([ap])\.? ?m\.?)?", re.IGNORECASE)
