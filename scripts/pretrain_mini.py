@@ -27,8 +27,7 @@ from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import checkpoint_step, reading
 from tyler.runs.progress import bar
 from tyler.runs.run import CONFIG, Run
-from tyler.tasks.mini.puzzle import STYLES
-from tyler.tasks.mini.science import LETTERS
+from tyler.tasks.mini.families import LETTERS, STYLES
 from tyler.tasks.mini.world import corpus
 
 MINI, RUN = Path("src/tyler/assets/mini"), Path("runs/pretrain-mini")

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tyler.evaluation.answers import Answer, Record
 from tyler.evaluation.store import ANSWERS, read_records, write_answers, write_verdicts
+from tyler.tasks.task import GradeOptions
 
 
 def keep(folder: Path, records: Sequence[Record], name: str = "kept") -> None:
     """Write records as a finished evaluation."""
     folder.mkdir(parents=True, exist_ok=True)
     write_answers(folder / ANSWERS, {name: records})
-    write_verdicts(folder, "official", {name: records})
+    write_verdicts(folder, GradeOptions(), {name: records})
 
 
 def write_problems(file: Path, numbers: Iterable[int]) -> None:

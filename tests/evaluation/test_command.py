@@ -39,7 +39,7 @@ from tyler.modeling.tokenizer import load_tokenizer
 from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.runs.environment import processor
-from tyler.tasks import Problem
+from tyler.tasks import Problem, grader_version
 from tyler.tasks.sandbox import sandbox
 from tyler.tasks.task import GradeOptions
 
@@ -92,7 +92,7 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
     expected = Tyler.from_pretrained(str(place / "model")).solve([one.prompt for one in whole], max_new_tokens=200)
     assert [one.text for one in whole] == [answer.text for answer in expected]
     assert {path.name for path in (place / "whole").iterdir()} == {
-        *("answers.parquet", f"{verdicts_name('official')}.parquet"),
+        *("answers.parquet", verdicts_name(grader_version())),
         *("report.html", "report.json", "settings.json"),
     }
     settings = json.loads((place / "whole" / "settings.json").read_text())

@@ -38,7 +38,7 @@ from tyler.reasoners.reasoner import Finished, ignore
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.checkpoints import RunError
 from tyler.runs.signals import Interrupted
-from tyler.tasks import Outcome, Problem
+from tyler.tasks import Outcome, Problem, Verdict
 from tyler.tasks.task import GradeOptions
 
 OPTIONS = GradeOptions()
@@ -311,8 +311,8 @@ def test_a_changed_verdict_is_told_with_its_reason(
     (name,) = read_answers(finished)
     wrong = [replace(right[0], outcome=Outcome.WRONG, answer="7"), *right[1:]]
     with monkeypatch.context() as patch:
-        patch.setattr(stored, "grader_version", lambda mode: {"revision": "0", "mode": mode})
-        stored.write_verdicts(finished, "official", {name: wrong})
+        patch.setattr(stored, "grader_version", lambda options, _: {"revision": "0", "mode": options.mode})
+        stored.write_verdicts(finished, OPTIONS, {name: wrong})
     assert read_records(finished) == wrong
     assert main(["grade", str(finished)]) == 0
     said = capsys.readouterr().out
@@ -372,9 +372,9 @@ def test_answers_without_a_verdict_of_this_grader_are_graded_and_not_asked_again
     assert len(verdict_files(finished)) == 2, "the earlier verdicts stay"
 
 
-def other(mode: str) -> dict[str, str]:
+def other(options: GradeOptions, tasks: object) -> dict[str, str]:
     """Another grader, which says the same."""
-    return {"revision": "1", "mode": mode}
+    return {"revision": "1", "mode": options.mode}
 
 
 def test_what_was_kept_without_its_text_keeps_its_verdict_and_is_not_asked_again(
@@ -402,7 +402,7 @@ def test_an_answer_that_was_kept_without_its_text_does_not_hinder_the_others(fin
     keep(finished, [replace(first, text=None), *others])
     for _ in range(2):
         assert regrade(finished, GradeOptions()).without_text == 1
-        assert {one.id for one in read_records(finished)} >= {one.id for one in others}
+        assert {one.id for one in read_records(finished)} == {one.id for one in (first, *others)}, "no verdict is lost"
 
 
 def test_a_verdict_on_a_refusal_is_not_one_on_the_answer_that_came_later(tmp_path: Path) -> None:
@@ -417,6 +417,21 @@ def test_a_verdict_on_a_refusal_is_not_one_on_the_answer_that_came_later(tmp_pat
     with AnswerStore(tmp_path, SETTINGS) as store:
         assert store.finish([answer.key])[0].correct
     assert read_records(tmp_path)[0].correct
+
+
+def test_another_deadline_or_package_for_programs_makes_other_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stored, "grade", lambda *_, deadline, **__: Verdict(OUTCOMES_BY_DEADLINE[deadline]))
+    keep(tmp_path, [Record(task="humaneval", id="p", text="```python```", outcome=Outcome.TIMEOUT)])
+    assert main(["grade", str(tmp_path), "--deadline", "20", "--packages", "numpy", "sympy"]) == 0
+    said = capsys.readouterr().out
+    assert "deadline was 5 s, is 20 s" in said and "packages was numpy, is numpy sympy" in said
+    assert "humaneval p: timeout -> correct" in said
+    assert read_records(tmp_path)[0].correct and len(verdict_files(tmp_path)) == 2, "the earlier verdicts stay"
+
+
+OUTCOMES_BY_DEADLINE = {5.0: Outcome.TIMEOUT, 20.0: Outcome.CORRECT}
 
 
 def test_both_modes_stand_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -372,12 +372,19 @@ def test_every_task_has_ballots_and_none_raises_on_what_no_one_can_read() -> Non
 
 
 def test_the_version_names_the_revision_the_mode_and_the_libraries() -> None:
-    names = grader_version("strict")
+    names = grader_version(GradeOptions("strict"), ["math500"])
     assert names["mode"] == "strict" and grader_version()["mode"] == "official"
     assert names["revision"].isdigit()
     assert {name: names[name] for name in ("sympy", "latex2sympy2_extended")} == {
         name: version(name) for name in ("sympy", "latex2sympy2_extended")
     }
+
+
+def test_the_version_names_what_a_program_may_use_where_one_runs() -> None:
+    plain, programs = grader_version(), grader_version(GradeOptions(deadline=20), ["gsm8k", "humaneval"])
+    assert programs == plain | {"python": "{}.{}".format(*sys.version_info), "packages": "numpy", "deadline": "20 s"}
+    assert grader_version(GradeOptions(deadline=20), ["gsm8k"]) == plain, "names of other verdicts stay as they were"
+    assert grader_version(GradeOptions(packages=()), ["humaneval"])["packages"] == "none"
 
 
 def test_the_version_loads_none_of_the_libraries() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tyler.tasks.mini import FAMILIES, SPLITS, corpus, equal, load, world
-from tyler.tasks.mini.science import LAWS
-from tyler.tasks.mini.theorems import THEOREMS
+from tyler.tasks.mini.families import LAWS, THEOREMS
 from tyler.tasks.mini.world import PER_BUCKET, bucket
 from tyler.tasks.problem import Problem
 
@@ -33,7 +32,7 @@ def _boxed(text: str) -> str | None:
     return boxes[-1] if boxes else None
 
 
-def drawn(split: str, count: int, families: tuple[str, ...] = FAMILIES, levels: tuple[int, ...] = (1, 2, 3)):
+def drawn(split: str, count: int, families: tuple[str, ...] = tuple(FAMILIES), levels: tuple[int, ...] = (1, 2, 3)):
     """Problems of some families and levels of a split."""
     return list(world._generated(split, count, 0, tuple((name, level) for level in levels for name in families)))
 

@@ -192,6 +192,19 @@ def test_rewards_that_share_a_name_or_weigh_nothing_are_refused() -> None:
         Config(rewards=(RewardConfig(name="verifier", weight=0.0),))
 
 
+def test_a_reward_that_a_training_without_operators_cannot_earn_is_said_or_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    with_sources(Config(), operators=True)
+    assert not caplog.text
+    with_sources(Config())
+    assert "the reward 'budget' has no effect: this training has no operators" in caplog.text
+    for others in ((), (RewardConfig(name="verifier", weight=0.0),)):
+        with pytest.raises(RewardError, match="nothing would be learned: the reward 'budget' is on operators"):
+            with_sources(Config(rewards=(RewardConfig(name="budget"), *others)))
+
+
 def test_a_run_that_goes_on_with_another_reward_or_without_it_is_refused(source: Any, tmp_path: Path) -> None:
     path = source("return [1.0] * len(prompts)")
     config = with_sources(Config(rewards=(RewardConfig(path=path),)))

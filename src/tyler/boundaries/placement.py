@@ -26,21 +26,26 @@ def piece_offsets(pieces: Sequence[str]) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
+def token_of(boundary: Boundary, ends: Sequence[int]) -> int:
+    """The token that a boundary comes before, given where the tokens so far end (their number: the next).
+
+    A position after something goes to the first token that starts at or after it, one before something to the token
+    that holds it, even where a space comes first in that token.
+    """
+    if RULES[boundary.rule].side == "before":
+        return bisect_right(ends, boundary.position)
+    return 1 + bisect_left(ends, boundary.position) if boundary.position else 0
+
+
 def token_boundaries(boundaries: Iterable[Boundary], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
     """The boundaries as (token index, rule): the operator comes before that token. In order, without repetitions.
 
-    `offsets` are the spans of the tokens in y, from a tokenizer or from `piece_offsets`. A position after something
-    goes to the first token that starts at or after it, one before something to the token that holds it, even where a
-    space comes first in that token. Positions past the last token are dropped.
+    `offsets` are the spans of the tokens in y, from a tokenizer or from `piece_offsets`. Positions past the last token
+    are dropped.
     """
-    starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    pairs: dict[tuple[int, str], None] = {}
-    for boundary in boundaries:
-        after = RULES[boundary.rule].side == "after"
-        token = bisect_left(starts, boundary.position) if after else bisect_right(ends, boundary.position)
-        if token < len(offsets):
-            pairs[token, boundary.rule] = None
-    return sorted(pairs, key=lambda pair: pair[0])
+    ends = [end for _, end in offsets]
+    placed = ((token_of(boundary, ends), boundary.rule) for boundary in boundaries)
+    return sorted(dict.fromkeys(pair for pair in placed if pair[0] < len(ends)), key=lambda pair: pair[0])
 
 
 def candidates(

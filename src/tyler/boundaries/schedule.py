@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tyler.boundaries.rules import RULES, Boundary
+from tyler.boundaries.placement import token_of
+from tyler.boundaries.rules import Boundary
 from tyler.boundaries.scanner import BoundaryScanner
 from tyler.modeling.operators import Operator
 
@@ -101,15 +102,8 @@ class BoundarySchedule:
     def _take(self, boundaries: list[Boundary]) -> None:
         """Queue the operators of newly certain boundaries; each at most once per visible position."""
         for boundary in boundaries:
-            position = upcoming_token(boundary, self._ends)
+            position = token_of(boundary, self._ends)
             for index, operator in enumerate(self._operators):
                 if operator.boundary == boundary.rule and (position, index) not in self._placed:
                     self._placed.add((position, index))
                     insort(self._found, (position, index))
-
-
-def upcoming_token(boundary: Boundary, ends: Sequence[int]) -> int:
-    """The visible token that a boundary comes before, given where the tokens so far end (their number: the next)."""
-    if RULES[boundary.rule].side == "before":
-        return bisect_right(ends, boundary.position)
-    return 1 + bisect_left(ends, boundary.position) if boundary.position else 0

@@ -38,6 +38,7 @@ from tyler.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Outcome, find_task
+from tyler.tasks.task import GradeOptions
 
 Facts = Mapping[str, str]
 """What stands at the top of a report, by name: the problems, the date, the machine, the command."""
@@ -84,7 +85,7 @@ def save(reports: Sequence[Report], folder: str | Path, title: str, settings: Ma
         target.mkdir(parents=True, exist_ok=True)
         records = {target.name: [shown(record) for record in report.records]}
         write_answers(target / ANSWERS, records)
-        write_verdicts(target, "official", records)
+        write_verdicts(target, GradeOptions(), records)
 
 
 def slug(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -15,14 +16,16 @@ from tyler.evaluation.reports import by_task, table
 from tyler.evaluation.store import (
     ANSWERS,
     graded,
+    grader_of,
+    judged,
     line_files,
     read_answers,
     read_evaluations,
     verdict_files,
+    verdicts_name,
     write_verdicts,
 )
 from tyler.runs.checkpoints import RunError
-from tyler.tasks import grader_version
 from tyler.tasks.task import GradeOptions
 
 SHOWN = 20
@@ -58,8 +61,9 @@ class Regraded:
     records: Mapping[str, Sequence[Record]]
     changes: Sequence[Change]
     without_text: int
-    grader: Mapping[str, str]
-    """That of the newest verdicts before; empty where there was no verdict."""
+    earlier: Mapping[str, str]
+    """What decided the newest verdicts before; empty where there was no verdict."""
+    today: Mapping[str, str]
 
 
 def regrade(folder: Path, options: GradeOptions) -> Regraded:
@@ -81,13 +85,19 @@ def regrade(folder: Path, options: GradeOptions) -> Regraded:
     if not texts:
         raise ValueError(f"{folder} holds verdicts without texts: nothing there can be graded again")
     before = {(name, answer.key): answer for name, some in read_evaluations(folder, None).items() for answer in some}
-    graders = [file.about["grader"] for file in verdict_files(folder)]
+    files = verdict_files(folder)
     records = {name: graded(some, options) for name, some in texts.items()}
-    write_verdicts(folder, options.mode, records, answers)
+    today = grader_of(options, chain.from_iterable(answers.values()))
+    todays = [file for file in files if file.path.name == verdicts_name(today)]
+    textless = {
+        name: [record for record in judged(name, some, todays, True) if record.text is None]
+        for name, some in answers.items()
+    }  # the file that is written anew has these alone
+    write_verdicts(folder, options, {name: [*records.get(name, ()), *textless[name]] for name in answers}, answers)
     pairs = [(before.get((name, answer.key)), answer) for name, some in records.items() for answer in some]
     changes = [Change(old, new) for old, new in pairs if old is not None and old.outcome is not new.outcome]
     without_text = sum(map(len, answers.values())) - len(pairs)
-    return Regraded(records, changes, without_text, graders[-1] if graders else {})
+    return Regraded(records, changes, without_text, files[-1].about["grader"] if files else {}, today)
 
 
 def run(folder: Path, options: GradeOptions) -> Regraded:
@@ -95,9 +105,8 @@ def run(folder: Path, options: GradeOptions) -> Regraded:
     regraded, console = regrade(folder, options), Console(highlight=False, soft_wrap=True)
     count = sum(map(len, regraded.records.values()))
     console.print(f"graded {count} answers of {folder}: {len(regraded.changes)} verdicts changed")
-    now = grader_version(options.mode)
-    for part in {**regraded.grader, **now} if regraded.grader else ():
-        earlier, today = (grader.get(part, "not noted") for grader in (regraded.grader, now))
+    for part in {**regraded.earlier, **regraded.today} if regraded.earlier else ():
+        earlier, today = (grader.get(part, "not noted") for grader in (regraded.earlier, regraded.today))
         if earlier != today:
             console.print(f"the grader differs: {part} was {earlier}, is {today}")
     for change in regraded.changes[:SHOWN]:

@@ -17,10 +17,11 @@ import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,14 @@ def name_of(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def verdicts_name(mode: Mode) -> str:
-    """The name, without its ending, of the verdicts of today's grader."""
-    return f"verdicts-{mode}-{name_of(grader_version(mode))[:8]}"
+def grader_of(options: GradeOptions, answers: Iterable[Answer]) -> dict[str, str]:
+    """What decides today's verdicts on some answers."""
+    return grader_version(options, {answer.task for answer in answers})
+
+
+def verdicts_name(grader: Mapping[str, str]) -> str:
+    """The name of a grader's file of verdicts."""
+    return f"verdicts-{grader['mode']}-{name_of(grader)[:8]}.parquet"
 
 
 def verdict_on(answer: Answer, options: GradeOptions) -> Verdict:
@@ -213,7 +219,8 @@ class AnswerStore:
         the last verdict of any grader."""
         answers = read_answers(self.folder).get(self.name, [])
         files, finished = verdict_files(self.folder, self.options.mode), not self._has_lines()
-        todays = [file for file in files if file.path.stem == verdicts_name(self.options.mode)]
+        name = verdicts_name(grader_of(self.options, answers))
+        todays = [file for file in files if file.path.name == name]
         textless = [answer for answer in judged(self.name, answers, files, False) if answer.text is None]
         known = [*textless, *judged(self.name, answers, todays, finished)]
         self.records = {answer.key: answer for answer in known} | self.records
@@ -250,11 +257,11 @@ class AnswerStore:
         ungraded = [self.answers[key] for key in order if key not in self.records]
         self.records |= {record.key: record for record in graded(ungraded, self.options)}
         records = [shown(self.records[key]) for key in order]
-        known = (self.folder / f"{verdicts_name(self.options.mode)}.parquet").exists()
+        known = (self.folder / verdicts_name(grader_of(self.options, records))).exists()
         new = not known and any(record.text is not None for record in records)
         if new or self._has_lines() or not (self.folder / ANSWERS).exists():
             write_answers(self.folder / ANSWERS, {self.name: records})
-            write_verdicts(self.folder, self.options.mode, {self.name: records})
+            write_verdicts(self.folder, self.options, {self.name: records})
             for path in line_files(self.folder):
                 path.unlink(missing_ok=True)
         return records
@@ -284,20 +291,22 @@ def write_answers(path: Path, evaluations: Mapping[str, Sequence[Answer]]) -> No
 
 def write_verdicts(
     folder: Path,
-    mode: Mode,
+    options: GradeOptions,
     records: Mapping[str, Sequence[Record]],
     answers: Mapping[str, Sequence[Answer]] | None = None,
 ) -> None:
     """Write verdicts of today's grader as one compressed file that names it and the answers there are, by default those
     of the verdicts."""
     rows = [{"evaluation": name, **record.verdict_row()} for name, some in records.items() for record in some]
+    there = answers or records
+    grader = grader_of(options, chain.from_iterable(there.values()))
     about = {
-        "grader": grader_version(mode),
-        "mode": mode,
+        "grader": grader,
+        "mode": options.mode,
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "answers": {name: digest(some) for name, some in (answers or records).items()},
+        "answers": {name: digest(some) for name, some in there.items()},
     }
-    parquet.write(folder / f"{verdicts_name(mode)}.parquet", rows, parquet.VERDICTS, about)
+    parquet.write(folder / verdicts_name(grader), rows, parquet.VERDICTS, about)
 
 
 def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:

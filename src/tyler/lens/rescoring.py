@@ -68,7 +68,8 @@ class Gap:
 @torch.no_grad()
 def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
     """Each answer from its block on, some answers in one pass, each pass within `turn`."""
-    longest = max((num_positions(answer) for answer, _ in answers), default=1)
+    lengths = (len(answer.prompt_ids) + answer.num_visible + answer.num_latents for answer, _ in answers)
+    longest = max(lengths, default=1)
     rows, scored = min(ROWS, max(1, POSITIONS // longest)), list[Rescored]()
     for start in range(0, len(answers), rows):
         part = answers[start : start + rows]
@@ -78,11 +79,6 @@ def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn 
             for row, (trajectory, index) in enumerate(part):
                 scored.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
     return scored
-
-
-def num_positions(answer: Trajectory) -> int:
-    """The length of an answer's context: its prompt, its visible tokens and its latents."""
-    return len(answer.prompt_ids) + answer.num_visible + answer.num_latents
 
 
 def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Rescored:

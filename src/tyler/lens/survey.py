@@ -167,23 +167,17 @@ def measures(reading: Reading) -> dict[str, float]:
 def of_operator(blocks: Blocks) -> OperatorSurvey:
     """The same of one operator's blocks, those of each problem together; what was measured of none is left out."""
     names = dict.fromkeys(name for problem in blocks for block in problem for name in block)
-    measured = {name: over_problems(blocks, name) for name in names}
+    measured = {name: bootstrap(means_of(blocks, name)) for name in names}
     paired = {question: means_of(blocks, *pair) for question, pair in STATEMENTS.items()}
     return OperatorSurvey(
         num_blocks=sum(map(len, blocks)),
-        measured={name: estimate for name, estimate in measured.items() if estimate is not None},
-        kept=share_kept(blocks),
+        measured=measured,
+        kept=share_kept(blocks, measured.get("loss with no block")),
         tested={question: tested_mean(means) for question, means in paired.items() if means},
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ estimates
-
-
-def over_problems(blocks: Blocks, measure: str) -> Estimate | None:
-    """The mean over problems of the mean over a problem's blocks; None where no block has the measure."""
-    means = means_of(blocks, measure)
-    return bootstrap(means) if means else None
 
 
 def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
@@ -196,9 +190,8 @@ def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
     return [fmean(problem) for problem in values if problem]
 
 
-def share_kept(blocks: Blocks) -> Estimate | None:
-    """1 - (what the mean block costs) / (what no block costs), a ratio of means; None unless no block clearly costs."""
-    costs = over_problems(blocks, "loss with no block")
+def share_kept(blocks: Blocks, costs: Estimate | None) -> Estimate | None:
+    """1 - (what the mean block costs) / (what no block `costs`), a ratio of means; None unless that clearly does."""
     pairs = [
         (fmean(means), fmean(block["loss with no block"] for block in problem))
         for problem in blocks

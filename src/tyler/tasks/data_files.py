@@ -68,19 +68,21 @@ def read_rows(path: str | Path, *, private: bool = False) -> Iterator[Row]:
     an ending that is not known.
     """
     path = Path(path)
-    for ending, reader in _READERS.items():
-        if path.name.lower().endswith(ending):
-            empty = True
-            for number, where, fields in reader(path):
-                empty = False
-                yield Row(fields, where, number, private)
-            if empty:
-                raise ValueError(f"{path} is empty; expected rows ({ending})")
-            return
-    raise ValueError(f"{path}: cannot read this kind of file; allowed endings are {', '.join(_READERS)}")
+    ending = next((known for known in ENDINGS if path.name.lower().endswith(known)), None)
+    if ending is None:
+        raise ValueError(f"{path}: cannot read this kind of file; allowed endings are {', '.join(ENDINGS)}")
+    unit, reader = _READERS[ending]
+    number = 0
+    for number, fields in reader(path):
+        where = f"{path}, {unit} {number}"
+        if not isinstance(fields, dict):
+            raise ValueError(f"{where}: expected a JSON object, got {type(fields).__name__}")
+        yield Row(fields, where, number, private)
+    if not number:
+        raise ValueError(f"{path} is empty; expected rows ({ending})")
 
 
-_Numbered = Iterator[tuple[int, str, Mapping[str, Any]]]
+_Numbered = Iterator[tuple[int, object]]
 
 
 def _json_lines(path: Path) -> _Numbered:
@@ -89,7 +91,6 @@ def _json_lines(path: Path) -> _Numbered:
     with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as lines:
         try:
             for number, line in enumerate(lines, start=1):
-                line = line.removeprefix(_BOM) if number == 1 else line
                 if not line.strip():
                     blank = blank or number
                     continue
@@ -97,56 +98,40 @@ def _json_lines(path: Path) -> _Numbered:
                     raise ValueError(
                         f"{path}, line {blank}: not JSON (a blank line); only the end of a file may be blank"
                     )
-                where = f"{path}, line {number}"
-                yield number, where, _json_object(_decoded(line, where), where)
+                yield number, _json(line, f"{path}, line {number}")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}: not a whole gzip file ({error}); download it again") from error
 
 
 def _decoded(raw: bytes, where: str) -> str:
     try:
-        return raw.decode("utf-8")
+        return raw.removeprefix(_BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def _json_object(text: str, where: str) -> Mapping[str, Any]:
+def _json(raw: bytes, where: str) -> object:
     try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}); expected one object a line, in UTF-8") from error
-    return _mapping(row, where)
-
-
-def _mapping(row: object, where: str) -> Mapping[str, Any]:
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
-    return row
+        return json.loads(_decoded(raw, where))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({error}); a .jsonl file has one object a line") from error
 
 
 def _json_array(path: Path) -> _Numbered:
-    text = _decoded(path.read_bytes().removeprefix(_BOM), str(path)).strip()
-    try:
-        rows = json.loads(text or "[]")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
+    rows = _json(path.read_bytes().strip() or b"[]", str(path))
     if not isinstance(rows, list):
         raise ValueError(f"{path}: expected a JSON array of objects, got {type(rows).__name__}")
-    for number, row in enumerate(rows, start=1):
-        where = f"{path}, row {number}"
-        yield number, where, _mapping(row, where)
+    yield from enumerate(rows, start=1)
 
 
 def _csv(path: Path) -> _Numbered:
-    text = _decoded(path.read_bytes().removeprefix(_BOM), str(path))
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(_decoded(path.read_bytes(), str(path)), newline=""), strict=True)
     line = 2
     try:
         for row in reader:
-            where = f"{path}, line {line}"
             if None in row or None in row.values():
-                raise ValueError(f"{where}: expected {len(reader.fieldnames or ())} columns")
-            yield line, where, row
+                raise ValueError(f"{path}, line {line}: expected {len(reader.fieldnames or ())} columns")
+            yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {line}: not CSV ({error})") from error
@@ -156,23 +141,18 @@ def _parquet(path: Path) -> _Numbered:
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(path)
-        batches: Iterable[Any] = file.iter_batches(batch_size=1024)
-        number = 0
-        for batch in batches:
-            for row in batch.to_pylist():
-                number += 1
-                yield number, f"{path}, row {number}", row
+        batches: Iterable[Any] = pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except pyarrow.ArrowException as error:
         raise ValueError(f"{path}: not Parquet ({error})") from error
 
 
-_READERS: Mapping[str, Callable[[Path], _Numbered]] = {
-    ".jsonl": _json_lines,
-    ".jsonl.gz": _json_lines,
-    ".json": _json_array,
-    ".csv": _csv,
-    ".parquet": _parquet,
+_READERS: Mapping[str, tuple[str, Callable[[Path], _Numbered]]] = {
+    ".jsonl": ("line", _json_lines),
+    ".jsonl.gz": ("line", _json_lines),
+    ".json": ("row", _json_array),
+    ".csv": ("line", _csv),
+    ".parquet": ("row", _parquet),
 }
 
 ENDINGS = tuple(_READERS)

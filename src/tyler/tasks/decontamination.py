@@ -20,7 +20,6 @@ from typing import Literal
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
-from tyler.tasks.mixing import in_proportion
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Generated
 
@@ -156,6 +155,33 @@ class Selection:
         )
 
 
+def in_proportion(sets: Mapping[str, Sequence[Problem]], weights: Sequence[float], seed: int) -> list[Problem]:
+    """As many examples as there are problems, each set with its weight's share of them.
+
+    A set that is too small for its share is repeated: every problem comes so often, and some, drawn with `seed`, once
+    more. Of one that is too large some are drawn. Raises ValueError for a set that would have no example.
+    """
+    total, mixed, before = sum(map(len, sets.values())), list[Problem](), 0.0
+    for (name, problems), weight in zip(sets.items(), weights, strict=True):
+        after = before + total * weight / sum(weights)
+        count, before = round(after) - round(before), after
+        if not problems or not count:
+            raise ValueError(
+                f"the mixture gives {name} {count} of {total} examples, and it has {len(problems)} problems; "
+                f"change its weight of {weight:g}, or leave it out"
+            )
+        times, rest = divmod(count, len(problems))
+        drawn = {problem.id for problem in _ranked(problems, f"mixture {seed}")[:rest]}
+        mixed += [*problems] * times + [problem for problem in problems if problem.id in drawn]
+        logger.info("%s: %d of %d examples, from %d problems", name, count, total, len(problems))
+    return mixed
+
+
+def _ranked(problems: Sequence[Problem], draw: str) -> list[Problem]:
+    """The problems by a hash of their ids, which no order changes."""
+    return sorted(problems, key=lambda problem: hashlib.sha256(f"{draw} {problem.id}".encode()).digest())
+
+
 def splits_of(task: str) -> tuple[str, ...]:
     """The splits that a task has by itself; none for one that reads any file."""
     known = find_task(task)
@@ -163,9 +189,8 @@ def splits_of(task: str) -> tuple[str, ...]:
 
 
 def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """`count` of the problems, at most a tenth: those whose id has the smallest hash, which no order changes."""
-    ranked = sorted(problems, key=lambda problem: hashlib.sha256(f"development {problem.id}".encode()).digest())
-    chosen = {problem.id for problem in ranked[: min(count, len(problems) // 10)]}
+    """`count` of the problems, at most a tenth: those whose id has the smallest hash."""
+    chosen = {problem.id for problem in _ranked(problems, "development")[: min(count, len(problems) // 10)]}
     return [problem for problem in problems if problem.id in chosen]
 
 

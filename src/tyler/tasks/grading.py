@@ -7,7 +7,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
-from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
+from tyler.tasks.problem import Outcome, Verdict, after_thought
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task
 
 
@@ -80,20 +79,9 @@ def outside(location: str) -> Task | Generated:
         task = object_at(location)
     except Exception as error:
         raise ValueError(f"there is no task {location!r}: {type(error).__name__}: {error}") from error
-    if isinstance(task, Generated):
-        load = task.load
-        return replace(
-            task, name=location, load=lambda *given: [replace(drawn, task=location) for drawn in load(*given)]
-        )
-    if not isinstance(task, Task):
+    if not isinstance(task, Task | Generated):
         raise ValueError(f"{location!r} is not a tyler.tasks.task.Task, but a {type(task).__name__}")
-    problem_from = task.problem
-
-    def problem(row: Row, split: str) -> Problem | None:
-        own = problem_from(row, split)
-        return None if own is None else replace(own, task=location)
-
-    return replace(task, name=location, problem=problem)
+    return replace(task, name=location)
 
 
 def object_at(location: str) -> Any:
@@ -207,8 +195,15 @@ REVISION = 4
 _LIBRARIES = ("sympy", "latex2sympy2_extended")
 
 
-def grader_version(mode: Mode = "official") -> dict[str, str]:
-    """What of the grader decides a verdict: its revision, its mode and the libraries that read formulas, not loaded."""
+def grader_version(options: GradeOptions = GradeOptions(), tasks: Iterable[str] = ()) -> dict[str, str]:  # noqa: B008
+    """What decides the verdicts on answers to some tasks: the grader's revision, its mode and the libraries that read
+    formulas, which are not loaded; where a task runs programs, also Python, the packages they may import and their
+    deadline."""
     from importlib.metadata import version
 
-    return {"revision": str(REVISION), "mode": mode, **{name: version(name) for name in _LIBRARIES}}
+    decides = {"revision": str(REVISION), "mode": options.mode, **{name: version(name) for name in _LIBRARIES}}
+    if any(find_task(task).runs_code for task in tasks):
+        decides["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+        decides["packages"] = " ".join(sorted(options.packages)) or "none"
+        decides["deadline"] = f"{options.deadline:g} s"
+    return decides

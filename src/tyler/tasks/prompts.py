@@ -34,17 +34,13 @@ class Cuts:
         template = json.dumps(tokenizer.chat_template, ensure_ascii=False)
         added = {token.content: token.special for token in tokenizer.added_tokens_decoder.values()}
         spelled = {text for text, special in added.items() if special or (text[:1] in CONTROL and text in template)}
-        longest_first = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        control = "|".join(re.escape(text) for text in spelled if len(text) > 1) or "(?!)"
+        self._begins = re.compile(f"(?={control}).", re.DOTALL)
         self._mark = secrets.token_hex(16)
 
     def mark(self, text: str) -> str:
-        """A message with its marks."""
-        parts, at = [], 0
-        while token := self._control.search(text, at):
-            parts.append(text[at : token.start() + 1])
-            at = token.start() + 1
-        return self._mark.join([*parts, text[at:]])
+        """A message with its marks: one after the first letter of each control token that it spells."""
+        return self._begins.sub(lambda letter: letter[0] + self._mark, text)
 
     def parts(self, written: str) -> list[str]:
         """The whole prompt, without marks, in the parts that are encoded one by one."""
@@ -54,9 +50,12 @@ class Cuts:
 def encode_parts(tokenizer: PreTrainedTokenizerBase, parts: Sequence[str]) -> list[int]:
     """Token ids of a prompt in parts; one without a chat template begins with what the tokenizer puts in front."""
     # Not verbose: what is too long is refused in our own words, where the context is known.
-    first = list(tokenizer.encode(parts[0], add_special_tokens=tokenizer.chat_template is None, verbose=False))
-    others = [tokenizer.encode(part, add_special_tokens=False, verbose=False) for part in parts[1:]]
-    return [*first, *(id for ids in others for id in ids)]
+    first = tokenizer.encode(parts[0], add_special_tokens=tokenizer.chat_template is None, verbose=False)
+    return [*first, *_continued(tokenizer, parts[1:])]
+
+
+def _continued(tokenizer: PreTrainedTokenizerBase, parts: Sequence[str]) -> list[int]:
+    return [id for part in parts for id in tokenizer.encode(part, add_special_tokens=False, verbose=False)]
 
 
 BOXED_INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
@@ -256,8 +255,7 @@ def left_out(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], thinking:
 def ids_of_beginning(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of the beginning of an answer; like all messages it spells no control tokens."""
     cuts = Cuts(tokenizer)
-    parts = cuts.parts(cuts.mark(text))
-    return [id for part in parts for id in tokenizer.encode(part, add_special_tokens=False, verbose=False)]
+    return _continued(tokenizer, cuts.parts(cuts.mark(text)))
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, solution: str) -> list[int]:

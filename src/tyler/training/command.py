@@ -109,6 +109,13 @@ def plain_model(config: Config, backbone: Backbone, stage: str) -> Tyler:
     return Tyler.start(backbone, (), lora_of(config), config.prompt).at_stage(stage)
 
 
+def lora_model(config: Config, backbone: Backbone, stage: str) -> Tyler:
+    """The same with a new LoRA on its policy."""
+    model = plain_model(config, backbone, stage)
+    model.policy.add_lora(lora_of(config))
+    return model
+
+
 def lora_of(config: Config) -> LoraSettings:
     """The shape of both LoRAs."""
     return LoraSettings(**config.lora.model_dump())
@@ -138,13 +145,15 @@ def development_problems(config: Config, loop: OptimizationConfig) -> list[Probl
 
 
 def load_problems_that_fit(
-    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], longest_prompt: int
+    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], backbone: Backbone
 ) -> tuple[list[Problem], list[Problem]]:
-    """The training and the development problems of a config, without those whose prompts are too long to be answered.
+    """The training and the development problems of a config, without those whose prompts leave no room for the latents
+    of an answer: the same for every method.
 
     Raises ValueError where no training problem is left.
     """
     training, development = load_problems(config), development_problems(config, loop)
+    longest_prompt = backbone.max_positions - config.most_latents
     kept = _that_fit(training, "training", request, longest_prompt)
     if not kept:
         raise ValueError(

@@ -11,6 +11,7 @@ None leaves an answer out of its group. Whatever else a reward does wrong ends t
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from tyler.training.reward_functions import START_SECONDS, RewardError, RewardFu
 from tyler.training.verdicts import Verifier, is_fault
 
 Values = list[float | None]
+
+logger = logging.getLogger(__name__)
 
 
 class Reward(Protocol):
@@ -198,12 +201,12 @@ class Rewards:
         *,
         operators: bool,
     ) -> Rewards:
-        """The rewards that a config names; the penalty is on `operators` alone. Use it with `with`, which ends the
-        processes of functions.
+        """The rewards that a config names and that count (`counting`). Use it with `with`, which ends the processes of
+        functions.
 
         Raises RewardError for a function that cannot be found or asks for a column that does not exist.
         """
-        named = [one for one in settings if operators or one.name != "budget"]
+        named = counting(settings, operators=operators)
         runs_code = any(one.name == "code" for one in settings)
         verifier = Verifier(objective.reward_seconds, runs_code, objective.packages)
         return cls(tuple(_weighted(one, config, objective, longest) for one in named), verifier)
@@ -261,11 +264,27 @@ def wanted_columns(title: str, parameters: list[tuple[str, bool]] | None) -> tup
     return tuple(name for name, _ in parameters if name in COLUMNS)
 
 
-def with_sources(config: Config) -> Config:
-    """The config with the hashes of its rewards' sources, as a run keeps it.
+def counting(settings: Sequence[RewardConfig], *, operators: bool) -> list[RewardConfig]:
+    """The rewards that can be earned: the penalty of the budget is on `operators` alone.
 
-    Raises RewardError for a function that cannot be loaded or asks for a column that does not exist.
+    Raises RewardError where nothing is left to learn from.
     """
+    kept = [one for one in settings if operators or one.name != "budget"]
+    if all(one.weight == 0 for one in kept):
+        raise RewardError(
+            "nothing would be learned: the reward 'budget' is on operators, which this training has not, and no other "
+            "has a weight; add one, as rewards: [{name: verifier}]"
+        )
+    return kept
+
+
+def with_sources(config: Config, *, operators: bool = False) -> Config:
+    """The config with the hashes of its rewards' sources, as a run keeps it; says which rewards have no effect.
+
+    Raises RewardError for a function that cannot be loaded or asks for a column that does not exist, and as `counting`.
+    """
+    if len(counting(config.rewards, operators=operators)) < len(config.rewards):
+        logger.info("the reward 'budget' has no effect: this training has no operators")
     return config.model_copy(update={"rewards": tuple(map(_with_source, config.rewards))})
 
 

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.config.schema import Config
-from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling
@@ -218,7 +217,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     Raises ValueError where `start` is no Stage 1 model, one whose run is not finished, or one of other settings than
     the config's.
     """
-    config = with_sources(config)
+    config = with_sources(config, operators=True)
     if not is_checkpoint(shipped(str(start)) or latest_checkpoint(start) or Path(start)):
         seen = inside(Path(start)) if Path(start).is_dir() else ""
         raise ValueError(
@@ -233,8 +232,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
         )
     recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
     check_inherited(config, start, model.backbone, recorded)
-    room = longest_prompt(model.backbone, model.heads)
-    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, model.backbone)
     content = map(Problem.content, problems)
     origin = origin_of(model.fingerprint(), content, model.backbone, config.operators) | origins(config.rewards)
     torch.manual_seed(config.stage2.seed)

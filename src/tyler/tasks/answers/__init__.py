@@ -1,9 +1,7 @@
 """How an answer is read and compared. Nothing a model wrote is ever evaluated.
 
 boxed.py            the last \\boxed of an answer, and the verdict without one
-numbers.py          the one reader of a number, exactly
-quantities.py       a number or an expression with its unit, currency or percent sign
-readings.py         truth values, numbers and lists of numbers, with all their readings
+quantities.py       the one reader of a number, exactly, and of its unit, currency or percent sign
 program.py          the program of a completion, with its helpers
 latex.py            LaTeX brought to one spelling
 relations.py        lists, intervals, sets and relations, part by part

@@ -1,8 +1,8 @@
 """Whether two LaTeX expressions have the same value, asked of a process of its own that can be killed.
 
 Algebra on a model's output may take for ever or all memory. A worker process (`symbolic_worker.py`) loads what it needs
-once, answers one question at a time and keeps the deadline; here its processes are started when first needed, lent to
-one thread at a time, replaced when they break, and ended with this process.
+once and answers one question at a time; here its processes are started when first needed, lent to one thread at a time,
+ended where they do not reply in time, and ended with this process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -27,12 +28,6 @@ Waited = Callable[[float], None]
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START = 120.0
 """Seconds a worker may take to load; a slow disk is not the answer's fault."""
-_GRACE = 1.0
-"""Seconds beyond the deadline in which the worker must have replaced its child and replied."""
-
-
-class _BrokenError(Exception):
-    """The worker died or no longer replies."""
 
 
 class _Worker:
@@ -62,18 +57,14 @@ class _Worker:
                 + message.decode("utf-8", "replace")[-2000:]
             )
 
-    def ask(self, relation: str, answer: str, gold: str, seconds: float) -> bool:
-        """The worker's verdict. Raises TimeoutError, or _BrokenError."""
+    def ask(self, relation: Relation, answer: str, gold: str, seconds: float) -> bool:
+        """The worker's verdict. Raises TimeoutError for a worker that does not reply in time, or has died."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([relation, answer, gold, seconds]).encode() + b"\n")
-        except OSError as error:
-            raise _BrokenError from error
-        reply = self._reply(seconds + _GRACE)
-        if reply == b"t":
-            raise TimeoutError(f"the comparison took more than {seconds:.1f} s or too much memory")
+        reply = self._reply(seconds)
         if reply not in (b"0", b"1"):
-            raise _BrokenError
+            raise TimeoutError(f"the comparison took more than {seconds:.1f} s or too much memory")
         return reply == b"1"
 
     def _reply(self, seconds: float) -> bytes:
@@ -83,7 +74,7 @@ class _Worker:
         return self.process.stdout.read(1) or b"" if poll.poll(1000 * seconds) else b""
 
     def end(self) -> None:
-        """Kill the process; its child ends with its pipe."""
+        """Kill the process."""
         self.process.kill()
         self.close()
         self.process.wait()
@@ -102,7 +93,7 @@ class _Pool:
         self.idle: list[_Worker] = []
         self.free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
-    def ask(self, relation: str, answer: str, gold: str, seconds: float, waited: Waited = lambda seconds: None) -> bool:
+    def ask(self, relation: Relation, answer: str, gold: str, seconds: float, waited: Waited) -> bool:
         """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
         started = time.monotonic()
         with self.free:
@@ -110,13 +101,8 @@ class _Pool:
             waited(time.monotonic() - started)
             try:
                 verdict = worker.ask(relation, answer, gold, seconds)
-            except TimeoutError:
-                self.idle.append(worker)
-                raise
-            except BaseException as error:  # an interrupted worker's late reply must not answer the next question
+            except BaseException:  # its late reply must not answer the next question
                 worker.end()
-                if isinstance(error, _BrokenError):
-                    raise TimeoutError("the algebra worker stopped replying and was ended") from error
                 raise
             self.idle.append(worker)
             return verdict

@@ -1,10 +1,9 @@
 """The process behind `tyler.tasks.answers.symbolic`: says whether two LaTeX expressions have the same value.
 
-Run as a script, on its own and never imported by the package. It loads math-verify's LaTeX reader once, then
-answers from a forked child, which is killed and forked anew when a question takes too long or the child breaks. A
-question is one JSON line `[relation, answer, gold, seconds]` on standard input; a reply is one byte on standard output:
-`1` the same, `0` not the same or not to be shown so, `t` out of time or memory. The first byte is `r`, when all is
-loaded.
+Run as a script, on its own and never imported by the package. It loads math-verify's LaTeX reader once; a question that
+takes too long is ended with the process. A question is one JSON line `[relation, answer, gold, seconds]` on standard
+input; a reply is one byte on standard output: `1` the same, `0` not the same or not to be shown so; out of memory it
+ends. The first byte is `r`, when all is loaded.
 
 Only the reader (latex2sympy2_extended) is used: it matches a grammar and evaluates no text, whereas math-verify's
 comparison rounds (1/2004! = 1/2006!) and reads equations, sets and tuples loosely. Values are compared here, at
@@ -17,7 +16,6 @@ import json
 import os
 import re
 import resource
-import select
 import signal
 import sys
 import time
@@ -137,58 +135,7 @@ def _settled(part: sympy.Expr) -> sympy.Expr:
     return sympy.S.Zero if isinstance(part, sympy.Float) and part._prec < 3 * _GUARD else part
 
 
-# --------------------------------------------------------------------------------------------------------- processes
-
-
-def _answer_questions(questions: int, replies: int) -> None:
-    """The child: replies to each question until the pipe closes."""
-    with suppress(ValueError, OSError):  # macOS does not let it be set
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    for line in os.fdopen(questions, "r", encoding="utf-8"):
-        relation, answer, gold, seconds = json.loads(line)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 2, hard))
-        try:
-            reply = b"1" if same(relation, answer, gold) else b"0"
-        except MemoryError:
-            reply = b"t"
-        except Exception:  # the reader and sympy raise of every kind on what they cannot do
-            reply = b"0"
-        os.write(replies, reply)
-
-
-class _Child:
-    """The process that answers, and its pipes."""
-
-    def __init__(self, inherited: tuple[int, ...]) -> None:
-        questions, self.questions = os.pipe()
-        self.replies, replies = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            for end in (self.questions, self.replies, *inherited):
-                os.close(end)
-            try:
-                _answer_questions(questions, replies)
-            finally:
-                os._exit(0)
-        os.close(questions)
-        os.close(replies)
-
-    def ask(self, line: bytes, seconds: float) -> bytes:
-        """The reply to one line, or nothing when it does not come in time."""
-        try:
-            os.write(self.questions, line)
-        except BrokenPipeError:
-            return b""
-        ready, _, _ = select.select([self.replies], [], [], seconds)
-        return os.read(self.replies, 1) if ready else b""
-
-    def end(self) -> None:
-        """Kill the process and leave nothing of it."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self.questions)
-        os.close(self.replies)
+# -------------------------------------------------------------------------------------------------------- the process
 
 
 def serve() -> None:
@@ -197,19 +144,20 @@ def serve() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)  # what a library prints must not become a reply
-    child = _Child((questions, replies))
+    with suppress(ValueError, OSError):  # macOS does not let it be set
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     os.write(replies, b"r")
-    try:
-        for line in os.fdopen(questions, "rb", closefd=False):
-            reply = child.ask(line, json.loads(line)[3])
-            if not reply:
-                child.end()
-                child = _Child((questions, replies))
-            os.write(replies, reply or b"t")
-    except BrokenPipeError:
-        pass
-    finally:
-        child.end()
+    for line in os.fdopen(questions, encoding="utf-8"):
+        relation, answer, gold, seconds = json.loads(line)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 2, hard))  # should the asker end
+        try:
+            reply = b"1" if same(relation, answer, gold) else b"0"
+        except MemoryError:
+            return
+        except Exception:  # the reader and sympy raise of every kind on what they cannot do
+            reply = b"0"
+        os.write(replies, reply)
 
 
 if __name__ == "__main__":

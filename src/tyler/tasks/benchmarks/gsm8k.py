@@ -13,8 +13,7 @@ from fractions import Fraction
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, bare
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.answers.numbers import number
-from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
+from tyler.tasks.answers.quantities import MAX_LENGTH, number, read_quantity, unlabelled
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem

@@ -51,7 +51,7 @@ def problem(row: Row, split: str) -> Problem:
         row.text(field)
         kept[field] = row.get(field, str, "a string")
     name = kept["entry_point"].strip()
-    if not _definition(name).search(kept["prompt"]):
+    if not re.search(rf"^(?:async )?def {re.escape(name)}\b", kept["prompt"], re.MULTILINE):
         raise row.error("prompt", f"does not define the function {name!r} of field 'entry_point'")
     gold = json.dumps({"prompt": kept["prompt"], "entry_point": name, "test": kept["test"]})
     code = (kept["prompt"] + kept["canonical_solution"]).strip()
@@ -96,10 +96,6 @@ def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
         report = order(program.code)  # an earlier block was a sketch
         return Verdict(_ENDINGS[report.ending], program.code, reason=report.why)
     return Verdict(_ENDINGS[report.ending], program.whole, reason=report.why)
-
-
-def _definition(name: str) -> re.Pattern[str]:
-    return re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
 
 
 TASK = Task(

@@ -78,15 +78,13 @@ class Variant:
 
 def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> list[Problem]:
     """`count` different problems drawn with `seed`: templates alike often; a smaller number begins a larger one."""
-    published = [(row, mawps.problem(row, "train")) for row in rows]
-    known = [(row, problem) for row, problem in published if problem is not None]
-    sides = mawps.divide([problem for _, problem in known])
     by_template: dict[str, list[Source]] = {}
-    for (row, problem), side in zip(known, sides, strict=True):
-        if side == "train" and (source := _source(row)) is not None:
+    for row in rows:
+        problem = mawps.problem(row, "train")
+        if problem is not None and (source := _source(row)) is not None:
             by_template.setdefault(template(problem.prompt), []).append(source)
-    others = [problem for (_, problem), side in zip(known, sides, strict=True) if side in ("dev", "test")]
-    held_out = {template(problem.prompt) for problem in others}
+    others = [mawps.problem(row, split) for row in rows for split in ("dev", "test")]
+    held_out = {template(problem.prompt) for problem in others if problem is not None}
     if not by_template:
         raise ValueError(f"none of the {len(rows)} rows is a training problem whose numbers may vary")
     longer = partial(_longer, allowed=_allowed(sorted(held_out)))
@@ -228,15 +226,12 @@ _MORE = (
 
 def _operands(operation: str, left: int) -> Sequence[int]:
     """The numbers that may come next; a whole number is divided so that each part has two or more."""
-    match operation:
-        case "-":
-            return range(2, left - 1)
-        case "+":
-            return range(2, max(SMALL, left) + 1)
-        case "/":
-            return [size for size in range(2, 13) if left % size == 0 and left > size]
-        case _:
-            return range(2, 13)
+    return {
+        "-": range(2, left - 1),
+        "+": range(2, max(SMALL, left) + 1),
+        "*": range(2, 13),
+        "/": [size for size in range(2, 13) if left % size == 0 and left > size],
+    }[operation]
 
 
 def _allowed(held_out: Sequence[str]) -> Callable[[str], bool]:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tyler.tasks.mini.algebra import ALGEBRA
-from tyler.tasks.mini.arithmetic import ARITHMETIC
-from tyler.tasks.mini.programs import PROGRAMS
-from tyler.tasks.mini.puzzle import STYLES, Family, Puzzle, full, habit
-from tyler.tasks.mini.science import SCIENCE
-from tyler.tasks.mini.theorems import THEOREM
+from tyler.tasks.mini.families import FAMILIES, Family, Puzzle, habit, solution
 from tyler.tasks.problem import Problem
-
-_BY_NAME: dict[str, Family] = {family.name: family for family in (ARITHMETIC, ALGEBRA, SCIENCE, THEOREM, PROGRAMS)}
-FAMILIES: tuple[str, ...] = tuple(_BY_NAME)
 
 
 @dataclass(frozen=True)
@@ -31,7 +24,7 @@ class Split:
     buckets: range
     levels: tuple[int, ...]
     count: int
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = tuple(FAMILIES)
 
 
 SPLITS: dict[str, Split] = {
@@ -95,9 +88,11 @@ def _generated(split: str, count: int, seed: int, cells: tuple[tuple[str, int], 
     problems = []
     for i in range(count):
         name, level = cells[i % len(cells)]
-        puzzle = _draw(rng, _BY_NAME[name], level, SPLITS[split].buckets, seen)
+        puzzle = _draw(rng, FAMILIES[name], level, SPLITS[split].buckets, seen)
         seen.add(puzzle.prompt)
-        problems.append(_problem(puzzle, _BY_NAME[name], rng))
+        digest = hashlib.sha256(puzzle.prompt.encode()).hexdigest()[:12]
+        worked = solution("full", puzzle, FAMILIES[name], rng)
+        problems.append(Problem(f"{name}-{level}-{digest}", "mini", puzzle.prompt, puzzle.answer, worked, name, level))
     return tuple(problems)
 
 
@@ -108,23 +103,21 @@ def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:
     for i in range(count):
         ramp = min(1.0, 2 * (start + (1 - start) * i / count))
         weights = [a + (b - a) * ramp for a, b in zip(first, last, strict=True)]
-        family = _BY_NAME[rng.choice(FAMILIES)]
+        family = FAMILIES[rng.choice(list(FAMILIES))]
         puzzle = _draw(rng, family, rng.choices(SPLITS["corpus"].levels, weights)[0], SPLITS["corpus"].buckets, set())
         style = habit(puzzle, rng)
-        yield Example(puzzle.prompt, STYLES[style](puzzle, family, rng), style)
+        yield Example(puzzle.prompt, solution(style, puzzle, family, rng), style)
+
+
+_INTEGER = re.compile("-?[0-9]{1,20}")
 
 
 def equal(answer: str, gold: str) -> bool:
     """Whether a boxed answer is the gold one: integers by value, anything else by its text without spaces."""
     answer, gold = answer.replace(" ", ""), gold.replace(" ", "")
-    if _is_integer(answer) and _is_integer(gold):
+    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
         return int(answer) == int(gold)
     return answer == gold
-
-
-def _is_integer(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) <= 20
 
 
 def _draw(rng: random.Random, family: Family, level: int, buckets: range, seen: set[str]) -> Puzzle:
@@ -132,16 +125,3 @@ def _draw(rng: random.Random, family: Family, level: int, buckets: range, seen: 
         puzzle = family.draw(rng, level)
         if bucket(puzzle.prompt) in buckets and puzzle.prompt not in seen:
             return puzzle
-
-
-def _problem(puzzle: Puzzle, family: Family, rng: random.Random) -> Problem:
-    digest = hashlib.sha256(puzzle.prompt.encode()).hexdigest()[:12]
-    return Problem(
-        id=f"{family.name}-{puzzle.level}-{digest}",
-        task="mini",
-        prompt=puzzle.prompt,
-        answer=puzzle.answer,
-        solution=full(puzzle, family, rng),
-        family=family.name,
-        level=puzzle.level,
-    )
