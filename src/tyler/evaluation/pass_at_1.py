@@ -16,7 +16,7 @@ from tyler.evaluation.answers import Answer
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import GRADERS, AnswerStore, verdict_on
 from tyler.reasoners.reasoner import Reasoner
-from tyler.runs.progress import NoBar, bar
+from tyler.runs.progress import Bar, bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
@@ -98,7 +98,7 @@ def collect(
     waiting = [] if store is None else [store.answers[k] for k in order if k in store.answers and k not in done]
     answered = {*done, *(answer.key for answer in waiting)}
     where = None if store is None else store.folder
-    shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(NoBar())
+    shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(Bar())
     with shown as progress, ThreadPoolExecutor(GRADERS) as graders:
 
         def grade(answer: Answer) -> None:
