@@ -67,7 +67,7 @@ class Reader:
         self.fused, self.read_to = FusedDecoder(decoder), [0] * len(self.read_to)
 
 
-def pieces(spans: Sequence[Span], size: int) -> list[Sequence[Span]]:
+def pieces(spans: Sequence[Span], size: int) -> Sequence[Sequence[Span]]:
     """The spans, cut so that a pass has at most `size` positions."""
     if sum(map(len, spans)) <= size:
         return [spans]
