@@ -156,17 +156,6 @@ def convert(name: str, file: Path, folder: Path) -> None:
         gguf.convert(file, architecture(name), folder)
 
 
-def convert(name: str, file: Path, folder: Path) -> None:
-    """Save a GGUF file as a folder with safetensors weights in float32 and its own tokenizer."""
-    from tyler.modeling import gguf
-    from tyler.modeling.backbone import no_progress_bar
-    from tyler.modeling.random_init import architecture
-
-    print("converting it to safetensors", flush=True)
-    with no_progress_bar():
-        gguf.convert(file, architecture(name), folder)
-
-
 def reason(error: OSError) -> str:
     """The first sentence of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
