@@ -18,8 +18,7 @@ from tyler.runs.checkpoints import RunError
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
-from tyler.training.reward_functions import RewardError
-from tyler.training.rewards import Rewards, Scores, Weighted, budget_penalty, origins, with_sources
+from tyler.training.rewards import RewardError, Rewards, Scores, Weighted, budget_penalty, origins, with_sources
 
 
 def test_only_successes_pay_and_only_for_invocations_over_the_budget():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -38,7 +39,7 @@ from tyler.config.sections import (
     suggest,
 )
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
-from tyler.reasoners.method import Training, found_at, trainings_of_packages
+from tyler.reasoners.method import Training, found_at, packages
 from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
@@ -63,7 +64,7 @@ def with_sections(config: type[AnyConfig], trainings: Iterable[Training]) -> typ
 
 def with_methods(config: type[AnyConfig]) -> type[AnyConfig]:
     """A config that has a section for every method in a package of its own, as the package says."""
-    return with_sections(config, (training for _, training in trainings_of_packages()))
+    return with_sections(config, chain(*(package.TRAININGS.values() for package in packages().values())))
 
 
 @with_methods
@@ -147,15 +148,10 @@ class Config(Section):
         return dict(_loops_in(self))
 
     @property
-    def methods(self) -> dict[str, MethodConfig]:
-        """The settings of the methods that have a package of their own, by section."""
-        return {name: section for name, section in self if isinstance(section, MethodConfig)}
-
-    @property
     def most_latents(self) -> int:
         """The most latents that any method adds to a text: all learn from the problems that leave room for them."""
         tyler = self.stage1.insertions.max * max(operator.num_latents for operator in self.operators)
-        return max([tyler, *(settings.most_latents for settings in self.methods.values())])
+        return max([tyler, *(section.most_latents for _, section in self if isinstance(section, MethodConfig))])
 
     def of(self, settings: type[Own]) -> Own:
         """The section of a method by its class: `config.of(SoftCotConfig)` is `softcot`."""

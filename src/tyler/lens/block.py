@@ -23,13 +23,14 @@ from itertools import islice
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory
 from tyler.lens.interventions import REPLACEMENTS, blocks_of, exchanged, replacements
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_span
-from tyler.training.replay import pack
+from tyler.training.replay import contexts_of
 
 NUM_TOP = 5
 NUM_DONORS = 2
@@ -336,10 +337,11 @@ def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn 
     for start in range(0, len(answers), rows):
         part = answers[start : start + rows]
         with turn():
-            packed = pack(model.backbone, [trajectory for trajectory, _ in part])
-            hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+            contexts, decided_at = contexts_of(model.backbone, [trajectory for trajectory, _ in part])
+            embeds = pad_sequence(contexts, batch_first=True)
+            hidden = model.policy.decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
             for row, (trajectory, index) in enumerate(part):
-                scored.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
+                scored.append(_read(model, trajectory, index, decided_at[row], hidden[row]))
     return scored
 
 

@@ -9,7 +9,6 @@ import torch
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training.command import (
     Prepared,
@@ -36,11 +35,8 @@ def run(config: Config) -> Prepared[Tyler]:
     problems, development = load_problems_that_fit(config, config.stage2, model.request, backbone)
     origin = origin_of(backbone.fingerprint(), map(Problem.content, problems), backbone) | origins(config.rewards)
     model = learner(model, config)
-
-    def train(run: TrainedRun) -> None:
-        Stage2Trainer(model, problems, development, config, title="GRPO").train(run)
-
-    return Prepared(model, origin, train, config)
+    trained = model, problems, development, config
+    return Prepared(model, origin, lambda run: Stage2Trainer(*trained, title="GRPO").train(run), config)
 
 
 def rehearsed(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> Stage2Trainer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
@@ -116,9 +116,3 @@ def packages() -> dict[str, ModuleType]:
     """The packages beside this module by name. Each is a method that is trained and says how in TRAININGS."""
     names = [module.name for module in iter_modules(reasoners.__path__) if module.ispkg]
     return {name: import_module(f"{reasoners.__name__}.{name}") for name in names}
-
-
-def trainings_of_packages() -> Iterator[tuple[str, Training]]:
-    """The trainings of all packages by name."""
-    for package in packages().values():
-        yield from package.TRAININGS.items()

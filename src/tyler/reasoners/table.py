@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
-from tyler.reasoners.method import TRACES, Method, Training, packages, trainings_of_packages
+from tyler.reasoners.method import TRACES, Method, Training, packages
 from tyler.runs.metrics import Metrics
 from tyler.tasks.grading import object_at
 
@@ -52,7 +52,7 @@ TRAININGS = {
         "tyler.reasoners.grpo:run", "stage2", POLICY,
         planned="tyler.training.planned:grpo", rehearsed="tyler.reasoners.grpo:rehearsed",
     ),
-    **dict(trainings_of_packages()),
+    **{name: training for package in packages().values() for name, training in package.TRAININGS.items()},
 }  # fmt: skip
 """The stages of Tyler, their counterparts without operators, and what the packages of the methods say."""
 

@@ -49,7 +49,7 @@ from tyler.training.grpo import (
     trajectory_records,
 )
 from tyler.training.policy_losses import AnchoredLoss
-from tyler.training.replay import pack, padded, replay_logprobs
+from tyler.training.replay import padded, replay_logprobs
 from tyler.training.rewards import Rewards, origins, with_sources
 from tyler.training.rollouts import NativeRollouts, Rollout
 from tyler.training.sharding import load_settings, shard
@@ -163,17 +163,16 @@ class Stage2Trainer(GrpoTrainer):
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
         policy, recompute = self.model.policy, self.loop.gradient_checkpointing
-        packed = pack(self.backbone, [rollout.trajectories[place] for place in places])
-        return replay_logprobs(policy.decoder, self.backbone.head, policy.psi, packed, recompute=recompute)
+        answers = [rollout.trajectories[place] for place in places]
+        return replay_logprobs(self.backbone, policy.decoder, policy.psi, answers, recompute=recompute)
 
     @torch.no_grad()
     def reference(self, rollout: Rollout, places: list[int]) -> Float[Tensor, "rows actions"] | None:
         """Under the policy as Stage 2 began, psi included."""
         if self.config.grpo.kl_weight == 0:
             return None
-        packed = pack(self.backbone, [rollout.trajectories[place] for place in places])
-        decoder = self.model.policy.reference_decoder
-        return replay_logprobs(decoder, self.backbone.head, self.reference_psi, packed)[0]
+        answers = [rollout.trajectories[place] for place in places]
+        return replay_logprobs(self.backbone, self.model.policy.reference_decoder, self.reference_psi, answers)[0]
 
     # --------------------------------------------------------------------------------------------- what is reported
 

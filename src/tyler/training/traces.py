@@ -82,7 +82,7 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
         raise ValueError(
             f"stage1.max_length={config.stage1.max_length} in the model's context of {backbone.max_positions} leaves "
             f"no room beside {latents} latents; raise it, or lower stage1.insertions.max, the operators' num_latents, "
-            f"or the latents of {', '.join(config.methods)}"
+            "or the latents of another method"
         )
     prompt = config.prompt
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]

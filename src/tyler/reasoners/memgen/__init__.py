@@ -1,8 +1,8 @@
 """MemGen (Zhang et al., 2025): one kind of latents after the prompt and one after delimiters, on our engine.
 
 settings.py  the section `memgen` of a config
-weaver.py    r2w, queries, LoRA, w2r: from the context to latents
-trigger.py   Linear(d, 2) on a LoRA'd decoder over the visible tokens: whether a block is inserted
+weaver.py    r2w, queries, LoRA, w2r: from the context to latents; and the trigger, Linear(d, 2) on a LoRA'd decoder
+             over the visible tokens: whether a block is inserted
 routing.py   where a block may be inserted
 decoding.py  the engine, with a reader whose inputs are mapped and a third stream for the trigger
 model.py     all of it as one object: start, save, load, solve; what an evaluation can change

@@ -25,9 +25,8 @@ from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, num_insertions
 from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.sft import load_start, new_weaver, replayed_logprobs, trained_weaver
-from tyler.reasoners.memgen.trigger import YES, Consultation
+from tyler.reasoners.memgen.weaver import YES, Consultation
 from tyler.runs.metrics import GREEDY, Metrics, from_rewards
-from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.command import Prepared, load_problems_that_fit, origin_of, training_command
@@ -283,11 +282,8 @@ def _prepared(
 ) -> Prepared[MemGen]:
     problems, development = load_problems_that_fit(config, settings, model.request, model.backbone)
     origin = origin_of(start, map(Problem.content, problems), model.backbone) | origins(config.rewards)
-
-    def train(run: TrainedRun) -> None:
-        trainer_of(trainer, model, problems, config, settings, development).train(run)
-
-    return Prepared(model, origin, train, config)
+    parts = trainer, model, problems, config, settings, development
+    return Prepared(model, origin, lambda run: trainer_of(*parts).train(run), config)
 
 
 def trainer_of(

@@ -41,7 +41,7 @@ import unicodedata
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.latex import both_signs, bracketed, compact, depths, environment, split, tidy
-from tyler.tasks.answers.quantities import MIXED, mixed, number, same_numeral, same_parts, split_unit
+from tyler.tasks.answers.quantities import MIXED, SPELLINGS, mixed, number, same_numeral, same_parts, split_unit
 from tyler.tasks.answers.relations import (
     COMMA,
     LIST,
@@ -342,11 +342,7 @@ def _named(parts: list[str]) -> bool:
 # ---------------------------------------------------------------------------------------------- words and expressions
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_FORMULA_COMMANDS = re.compile(
-    r"\\(?:frac|sqrt|cdot|pi|infty|binom|(?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|cot|sec|csc|ln|log|[lr](?:floor|ceil)|"
-    r"theta|alpha|beta|gamma|delta|lambda|mu|omega|(?:var)?phi|rho|sigma|tau|(?:var)?epsilon|Delta|Omega|percent|degree|"
-    r"overline|bar)"
-)
+_EXPRESSIONS = frozenset(SPELLINGS["expressions"].split())
 _CHARACTERS = re.compile(r"[0-9A-Za-z+\-*/^_(){}\[\]|!., ]*")
 _CALCULATION = re.compile(
     r"(?<=[0-9})!i] )[+\-]|(?<=[0-9})!i])[+\-]|\\cdot|[*:]|(?<=[0-9})]) ?\(|\) ?(?=[0-9])|[0-9] [0-9]|"
@@ -409,9 +405,8 @@ def _as_text(text: str) -> str:
 
 def _expression(text: str) -> str | None:
     """`text` for the algebra, or None where it is not a formula of the known kinds, or one that means two things."""
-    if not _CHARACTERS.fullmatch(_COMMAND.sub("", text)) or not all(
-        map(_FORMULA_COMMANDS.fullmatch, _COMMAND.findall(text))
-    ):
+    commands = {command[1:] for command in _COMMAND.findall(text)}
+    if not _CHARACTERS.fullmatch(_COMMAND.sub("", text)) or not commands <= _EXPRESSIONS:
         return None
     text = re.sub(
         r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", lambda match: match[0].replace(",", ""), text

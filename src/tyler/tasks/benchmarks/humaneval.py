@@ -84,18 +84,18 @@ def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
     except (ValueError, KeyError, TypeError):
         return Verdict(Outcome.GOLD_ERROR)
     try:
-        program = read_program(after_thought(completion), prompt, entry_point)
+        code, helpers = read_program(after_thought(completion), prompt, entry_point)
     except NoProgramError as error:
         return Verdict(Outcome.NO_BOX, reason=str(error))
     order = partial(
         execute, entry_point=entry_point, test=test, prelude=prompt, limits=Limits(seconds=options.deadline),
         packages=options.packages, unsafe=options.allow_unsafe_code_execution,
     )  # fmt: skip
-    report = order(program.whole)
-    if program.helpers and (report.ending is Ending.UNREADABLE or "ModuleNotFoundError" in report.why):
-        report = order(program.code)  # an earlier block was a sketch
-        return Verdict(_ENDINGS[report.ending], program.code, reason=report.why)
-    return Verdict(_ENDINGS[report.ending], program.whole, reason=report.why)
+    whole = f"{helpers}\n\n{code}" if helpers else code
+    report = order(whole)
+    if helpers and (report.ending is Ending.UNREADABLE or "ModuleNotFoundError" in report.why):
+        whole, report = code, order(code)  # an earlier block was a sketch
+    return Verdict(_ENDINGS[report.ending], whole, reason=report.why)
 
 
 TASK = Task(

@@ -23,6 +23,7 @@ from fractions import Fraction
 from functools import cache, partial
 from itertools import count as counting
 from itertools import islice, permutations
+from pathlib import Path
 
 from tyler.tasks.benchmarks import mawps
 from tyler.tasks.benchmarks.gsm8k import equal
@@ -208,19 +209,9 @@ def _in_case(word: str, name: str | None) -> str:
 # --- one more step ---------------------------------------------------------------------------------------------------
 
 
-_MORE = (
-    ("-", "Then {who} gives {number} of the {things} to {other}. How many {things} does {who} have left?"),
-    ("+", "Then {other} gives {who} {number} more {things}. How many {things} does {who} have now?"),
-    (
-        "/",
-        "Then {who} shares all of the {things} equally among {number} friends. How many {things} does each friend get?",
-    ),
-    (
-        "/",
-        "Then {who} packs all of the {things} into boxes, {number} in each box. How many boxes does {who} fill?",
-    ),
-    ("*", "Then {who} sells all of the {things} for ${number} each. How many dollars does {who} get for them?"),
-)
+_MORE = [
+    line.split(" ", 1) for line in Path(__file__).with_name("mawpsvaried_steps.txt").read_text("utf-8").splitlines()
+]
 """What may happen next to the things that a person has: the operation, and the text with its question."""
 
 

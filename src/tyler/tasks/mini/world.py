@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tyler.tasks.mini.families import FAMILIES, Family, Puzzle, habit, solution
+from tyler.tasks.mini.families import FAMILIES, Puzzle, habit, solution
 from tyler.tasks.problem import Problem
 
 
@@ -88,10 +88,10 @@ def _generated(split: str, count: int, seed: int, cells: tuple[tuple[str, int], 
     problems = []
     for i in range(count):
         name, level = cells[i % len(cells)]
-        puzzle = _draw(rng, FAMILIES[name], level, SPLITS[split].buckets, seen)
+        puzzle = _draw(rng, name, level, SPLITS[split].buckets, seen)
         seen.add(puzzle.prompt)
         digest = hashlib.sha256(puzzle.prompt.encode()).hexdigest()[:12]
-        worked = solution("full", puzzle, FAMILIES[name], rng)
+        worked = solution("full", puzzle, name, rng)
         problems.append(Problem(f"{name}-{level}-{digest}", "mini", puzzle.prompt, puzzle.answer, worked, name, level))
     return tuple(problems)
 
@@ -103,7 +103,7 @@ def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:
     for i in range(count):
         ramp = min(1.0, 2 * (start + (1 - start) * i / count))
         weights = [a + (b - a) * ramp for a, b in zip(first, last, strict=True)]
-        family = FAMILIES[rng.choice(list(FAMILIES))]
+        family = rng.choice(list(FAMILIES))
         puzzle = _draw(rng, family, rng.choices(SPLITS["corpus"].levels, weights)[0], SPLITS["corpus"].buckets, set())
         style = habit(puzzle, rng)
         yield Example(puzzle.prompt, solution(style, puzzle, family, rng), style)
@@ -120,8 +120,8 @@ def equal(answer: str, gold: str) -> bool:
     return answer == gold
 
 
-def _draw(rng: random.Random, family: Family, level: int, buckets: range, seen: set[str]) -> Puzzle:
+def _draw(rng: random.Random, family: str, level: int, buckets: range, seen: set[str]) -> Puzzle:
     while True:
-        puzzle = family.draw(rng, level)
+        puzzle = FAMILIES[family](rng, level)
         if bucket(puzzle.prompt) in buckets and puzzle.prompt not in seen:
             return puzzle
