@@ -53,8 +53,8 @@ def lens(
         answers: An evaluation of this model as `tyler eval` keeps it: its answers are read, and none is decoded.
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
-        max_new_tokens: At most this many actions an answer.
-        seed: Of the noise and of the choice of other problems.
+        max_new_tokens: At most this many actions in an answer.
+        seed: Seed of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
     """
@@ -152,6 +152,7 @@ def terminal_table(table: Table) -> RichTable:
     from rich.text import Text
 
     shown = RichTable(*table.rows[0], title=table.title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown.caption, shown.caption_justify = table.note or None, "left"
     for row in table.rows[1:]:
         shown.add_row(*map(Text, row))
     return shown

@@ -67,6 +67,13 @@ class Report:
     def mean(self, value: Callable[[Record], float]) -> float:
         return fmean(value(record) for record in self.records)
 
+    @property
+    def mean_calls(self) -> float | None:
+        """Mean invocations per answer; None where a server did not report them."""
+        if any(record.invocations is None for record in self.records):
+            return None
+        return self.mean(lambda record: len(record.calls))
+
     def share(self, outcome: Outcome) -> float:
         return self.mean(lambda record: record.outcome is outcome)
 
@@ -160,7 +167,7 @@ COLUMNS: Mapping[str, Callable[[Report], str]] = {
     "timeout": lambda report: percent(report.share(Outcome.TIMEOUT)),
     "visible": lambda report: f"{report.mean(lambda record: record.visible_tokens):.1f}",
     "latents": lambda report: f"{report.mean(lambda record: record.latents):.1f}",
-    "calls": lambda report: f"{report.mean(lambda record: len(record.calls)):.2f}",
+    "calls": lambda report: "–" if report.mean_calls is None else f"{report.mean_calls:.2f}",
     "seconds": lambda report: f"{report.seconds:.1f}",
     "synthesis": lambda report: percent(report.synthesis_share),
 }
