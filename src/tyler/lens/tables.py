@@ -16,16 +16,16 @@ NOTHING = "–"
 CAUTION = (
     "Yes where a difference, paired by problem, has a 95% interval above zero; no where it is below. An answer depends "
     "on anything that stood in its context while it was decoded, an untrained block included: that alone says nothing "
-    "of what was learned."
+    "about what was learned."
 )
 COSTS = (
     "Nats of log p, teacher-forced on the model's own answers; of answers that were decoded again with all latents "
-    "replaced, the share with something else in its box. Teacher forcing holds an answer on its way by its own words; "
-    "decoded again it may go another from its first token."
+    "replaced, the share with something else in its box. Teacher forcing keeps an answer on its course; decoded "
+    "again it may leave it from its first token."
 )
 ONE_AT_A_TIME = (
-    "One block at a time is replaced, teacher-forced on this answer. What shows with noise or with another problem's "
-    "block is not of this block."
+    "One block at a time is replaced, teacher-forced on this answer. An effect that noise or another problem's block "
+    "has too is not specific to this block."
 )
 CONTENT = (
     "At: visible tokens before the block. Reads as: the likeliest token at each latent. Readable: the share of latents "
