@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from tyler.cli import main as command_line
-from tyler.cli.options import load_settings
+from tyler.config.files import load_config
 from tyler.reasoners.table import every_metrics
 
 STEP = re.compile(
@@ -87,7 +87,7 @@ def _checked(command: Callable[..., None]) -> Callable[..., None]:
     def check(*arguments: Any, **named: Any) -> None:
         given = inspect.signature(command).bind(*arguments, **named).arguments
         if "overrides" in given:
-            load_settings(given["config"], given["overrides"])
+            load_config(given["config"], given["overrides"])
 
     return check
 

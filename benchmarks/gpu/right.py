@@ -29,7 +29,7 @@ from tyler.model import Tyler
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.signals import Interrupted
 from tyler.training import stage1, stage2, verdicts
-from tyler.training.replay import pack, replay_logprobs
+from tyler.training.replay import replay_logprobs
 
 LOW = torch.bfloat16
 ROUNDED, EXACT = (LOW,), (LOW, torch.float32)
@@ -126,10 +126,8 @@ def replay_gaps(model: Tyler, trajectories: Sequence[Trajectory]) -> list[float]
     Replay is the learner's view of an answer, with the latents that were stored.
     """
     drawn_at_1 = [answer for answer in trajectories if answer.sampling == Sampling(1.0, seed=answer.sampling.seed)]
-    packed = pack(model.backbone, drawn_at_1)
-    decoder = model.policy.decoder
     with torch.no_grad():
-        replayed, _ = replay_logprobs(decoder, model.policy.head, model.policy.psi, packed)
+        replayed, _ = replay_logprobs(model.backbone, model.policy.decoder, model.policy.psi, drawn_at_1)
     return [
         abs(float(replayed[row, index]) - answer.logprobs[index])
         for row, answer in enumerate(drawn_at_1)

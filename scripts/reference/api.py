@@ -37,7 +37,7 @@ GROUPS = {
         "modeling.interventions.remove", "modeling.interventions.swap", "modeling.interventions.share",
         "modeling.interventions.zero", "modeling.interventions.fix",
         "lens.block.read_blocks", "lens.block.Reading", "lens.survey.survey", "lens.survey.Survey",
-        "lens.rescoring.kept_answers",
+        "lens.survey.kept_answers",
     ],
     "Training": ["config.files.load_config", "training.stage1.run", "training.stage2.run"],
     "Version": ["__version__"],

@@ -43,29 +43,20 @@ __version__ = "0.1.0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 
-HOMES = {
-    "AtBoundaries": "engine.routing",
-    "Backbone": "modeling.backbone",
-    "Boundary": "boundaries.rules",
-    "CheckpointError": "modeling.manifest",
-    "FinishEvent": "engine.request",
-    "Forced": "engine.routing",
-    "GLOBAL": "modeling.operators",
-    "Invocation": "engine.trajectory",
-    "InvocationEvent": "engine.request",
-    "Learned": "engine.routing",
-    "Never": "engine.routing",
-    "Operator": "modeling.operators",
-    "PROCEDURE": "modeling.operators",
-    "Request": "engine.request",
-    "STATE": "modeling.operators",
-    "Sampling": "engine.sampling",
-    "TokenEvent": "engine.request",
-    "Trajectory": "engine.trajectory",
-    "Tyler": "model",
-    "find_boundaries": "boundaries.scanner",
-    "grade": "tasks.grading",
+PUBLIC = {
+    "boundaries.rules": ("Boundary",),
+    "boundaries.scanner": ("find_boundaries",),
+    "engine.request": ("FinishEvent", "InvocationEvent", "Request", "TokenEvent"),
+    "engine.routing": ("AtBoundaries", "Forced", "Learned", "Never"),
+    "engine.sampling": ("Sampling",),
+    "engine.trajectory": ("Invocation", "Trajectory"),
+    "model": ("Tyler",),
+    "modeling.backbone": ("Backbone",),
+    "modeling.manifest": ("CheckpointError",),
+    "modeling.operators": ("GLOBAL", "PROCEDURE", "STATE", "Operator"),
+    "tasks.grading": ("grade",),
 }
+HOMES = {name: module for module, names in PUBLIC.items() for name in names}
 
 __all__ = ["__version__", *HOMES]
 

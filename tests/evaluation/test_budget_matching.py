@@ -18,8 +18,8 @@ from tyler.evaluation import budget_matching, command, comparison
 from tyler.evaluation.budget_matching import Match, Trial, is_close
 from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.evaluation.store import read_records
+from tyler.reasoners.method import LengthSetting
 from tyler.reasoners.registry import Loaded
-from tyler.reasoners.table import LengthSetting
 from tyler.tasks import Problem
 
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5") for i in range(4)]

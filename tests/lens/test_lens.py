@@ -19,11 +19,14 @@ from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.pass_at_1 import answer_of
-from tyler.lens import rescoring, stored
+from tyler.lens import stored
 from tyler.lens import survey as surveys
 from tyler.lens import tables as lens_tables
 from tyler.lens.block import (
     TOGETHER,
+    Gap,
+    Rescored,
+    boxed_actions,
     carried,
     distinctive,
     effect,
@@ -32,10 +35,11 @@ from tyler.lens.block import (
     read_block,
     read_blocks,
     read_together,
+    rescore,
+    with_block,
 )
 from tyler.lens.interventions import NAMED, REPLACEMENTS, Blocks, before, blocks_of, replacements, synthesized
-from tyler.lens.rescoring import Gap, Rescored, boxed_actions, kept_answers, rescore, with_block
-from tyler.lens.survey import MOVED, STATEMENTS, Estimate, Survey, bootstrap, count, survey
+from tyler.lens.survey import MOVED, STATEMENTS, Estimate, Survey, bootstrap, count, kept_answers, survey
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import PAPER_OPERATORS
@@ -252,7 +256,7 @@ def test_the_lens_finds_what_the_study_found_by_hand(model: Tyler) -> None:
 def test_decoded_again_zeros_are_worse_than_nothing_and_means_keep_most(
     model: Tyler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescoring, "INTERVENTIONS", {"zeros": "zeros", "means": "means"})
+    monkeypatch.setattr(surveys, "INTERVENTIONS", {"zeros": "zeros", "means": "means"})
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=60)]
     own = model.solve(problems, max_new_tokens=110, slots=64)
     assert sum(not one.truncated for one in own) > 55, "the others say nothing of what is kept"
@@ -318,7 +322,7 @@ def test_no_answer_is_decoded_again_with_its_own_latents(model: Tyler, monkeypat
         return [own[problems.index(text)] for text in texts]
 
     monkeypatch.setattr(Tyler, "solve", solve)
-    monkeypatch.setattr(rescoring, "INTERVENTIONS", {"other problem": "shuffled"})
+    monkeypatch.setattr(surveys, "INTERVENTIONS", {"other problem": "shuffled"})
     monkeypatch.setitem(NAMED, "shuffled", shuffled)
     kept = kept_answers(model, problems, own, max_new_tokens=160)
     boxed = [problem for problem, answer in zip(problems, own, strict=True) if boxed_answer(answer.text) is not None]
@@ -453,7 +457,7 @@ def test_the_tests_of_a_survey_are_one_family_with_adjusted_p_values() -> None:
     surveys.adjust(families)
     assert [one.p for tests in families for one in tests.values()] == pytest.approx([3 * 2 / 2**20, 1.0, 2 / 32])
     assert lens_tables.verdict(families[1]["a"]) == "yes, 1.00 (1.00 to 1.00), p 0.062"
-    alike = {name: [1.0] * 50 for name in (*rescoring.INTERVENTIONS, "no block")}
+    alike = {name: [1.0] * 50 for name in (*surveys.INTERVENTIONS, "no block")}
     nothing = count([], alike).operators[surveys.DECODED].tested["Are zeros in its place worse than no block?"]
     assert (nothing.mean, nothing.p, nothing.verdict) == (0.0, 1.0, "not clear") and nothing.high == -nothing.low > 0.05
 

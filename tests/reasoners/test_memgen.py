@@ -39,7 +39,7 @@ from tyler.reasoners.memgen import grpo, sft
 from tyler.reasoners.memgen.model import MemGen, Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
-from tyler.reasoners.memgen.trigger import Consultation, decide
+from tyler.reasoners.memgen.weaver import Consultation, decide
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict

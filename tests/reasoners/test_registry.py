@@ -24,7 +24,8 @@ from tyler.evaluation.store import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import registry, soft_thinking, swireasoning
-from tyler.reasoners.table import METHODS, Method
+from tyler.reasoners.method import Method
+from tyler.reasoners.table import METHODS
 from tyler.tasks import Problem
 
 

@@ -20,7 +20,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.tasks.problem import Problem
-from tyler.training.replay import pack
+from tyler.training.replay import contexts_of
 
 PROMPTS = ("Find 2y:", tiny.MEDIUM, tiny.LONG, tiny.ODD)
 """Texts whose tokens differ: over one repeated token all entropies are equal, and nothing decides between them."""
@@ -196,7 +196,7 @@ def test_an_answer_with_soft_steps_is_not_replayed() -> None:
     model = soft.model("qwen2")
     (one, *_) = decoded("qwen2", "soft-thinking", "defaults", True, slots=4)
     with pytest.raises(ValueError, match="soft positions cannot be replayed"):
-        pack(model.backbone, [one])
+        contexts_of(model.backbone, [one])
 
 
 def test_a_stop_string_ends_a_thought() -> None:

@@ -27,7 +27,7 @@ from tyler.reasoners.softcot.sft import Example
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.training.traces import most_latents, traces_of
+from tyler.training.traces import traces_of
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -293,7 +293,7 @@ def test_a_checkpoint_keeps_its_placeholders(tmp_path: Path) -> None:
 def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, caplog) -> None:
     config = place_of(tmp_path)
     model = fresh()
-    sizes, room = sorted(map(len, traces_of(PROBLEMS, config, model.backbone))), most_latents(config)
+    sizes, room = sorted(map(len, traces_of(PROBLEMS, config, model.backbone))), config.most_latents
     short = config.stage1.model_copy(update={"max_length": sizes[1] + room})
     assert len(training.examples_of(PROBLEMS, config.model_copy(update={"stage1": short}), model)) == 2
     assert f"left out 2 of 4 traces, in every method: 2 over {sizes[1]} tokens" in caplog.text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from operator import attrgetter
 from pathlib import Path
 
@@ -30,25 +32,26 @@ def test_metrics_name_settings_that_there_are() -> None:
 
 # ------------------------------------------------------------------------------------ a training outside the package
 
-TOY = """
+SETTINGS = """
 from tyler.config.loops import TracesConfig
-from tyler.config.schema import Config
-from tyler.reasoners.sft import SftTrainer, prepared
-from tyler.reasoners.table import Training
-from tyler.runs.metrics import SPEED, Metrics, from_traces
-from tyler.training.command import training_command
 
 
 class ToyConfig(TracesConfig):
     factor: float = 1.0
+    '''Of the loss.'''
+"""
+TRAINER = """
+from tyler.reasoners.method import Training
+from tyler.reasoners.sft import SftTrainer, prepared
+from tyler.runs.metrics import SPEED, Metrics, from_traces
+from tyler.training.command import lora_model, training_command
+from tyler.training.planned import sft
 
-
-class MyConfig(Config):
-    toy: ToyConfig = ToyConfig()
+METRICS = Metrics("toy", from_traces("toy", "eta", SPEED), sections=("toy",))
 
 
 class ToyTrainer(SftTrainer):
-    title, metrics = "toy", Metrics("toy", from_traces("toy", "eta", SPEED), sections=("toy",))
+    title, metrics = "toy", METRICS
 
     def batch_loss(self, part, num_targets):
         return self.loop.factor * super().batch_loss(part, num_targets)
@@ -59,7 +62,14 @@ def run(config):
     return prepared(config, config.toy, ToyTrainer)
 
 
-TOY = Training("a toy", run, "toy", config=MyConfig)
+def rehearsed(backbone, config, trace):
+    return ToyTrainer(lora_model(config, backbone, "sft"), (), config.toy), trace
+"""
+TOY = f"""{SETTINGS}{TRAINER}
+TOY = Training("a toy", run, "toy", ("lora", "toy"), ToyConfig, planned=sft, rehearsed=rehearsed)
+BARE = Training("a bare one", run, "toy", settings=ToyConfig)
+LOST = Training("a lost one", run, "nowhere")
+TWICE = Training("one too many", run, "softcot", settings=ToyConfig)
 NOTHING = 3
 """
 COMMAND = ["train", "toy.py:TOY", "mini", "--toy.steps", "2", "--toy.batch_size", "2", "--data.count", "8"]
@@ -88,17 +98,68 @@ def test_a_method_of_ones_own_file_is_trained_resumed_read_and_reported(toy: Pat
 
 def test_a_method_that_was_edited_or_cannot_be_used_is_refused_by_name(toy: Path, capsys) -> None:
     for method, words in (
-        ("toy.py:NOTHING", "not a tyler.reasoners.table.Training, but a int"),
+        ("toy.py:NOTHING", "not a tyler.reasoners.method.Training, but a int"),
         ("toy.py:MISSING", "there is no training 'toy.py:MISSING': AttributeError"),
         ("absent.py:TOY", "there is no training 'absent.py:TOY': FileNotFoundError"),
+        ("toy.py:LOST", "no config has the section 'nowhere' of 'a lost one'; give its class as `settings`"),
+        ("toy.py:TWICE", "a config has a section 'softcot' already; give the loop of 'one too many' another"),
     ):
         assert main.main(["train", method, "mini"]) == 2
         assert words in capsys.readouterr().err
     assert main.main([*COMMAND, "--toy.facto", "2"]) == 2
     assert "there is no key 'toy.facto'; did you mean 'factor'?" in capsys.readouterr().err
-    assert main.main([*COMMAND, "--dry-run"]) == 2
     assert main.main(COMMAND) == 0
     find_training.cache_clear()
     (toy / "toy.py").write_text(TOY + "# edited")
     assert main.main([*COMMAND, "--resume"]) == 2
     assert "the method's file toy.py" in capsys.readouterr().err
+
+
+def test_a_method_of_ones_own_file_is_planned_and_takes_a_step_in_a_dry_run(toy: Path, capsys) -> None:
+    assert main.main(["plan", "mini", "--method", "toy.py:TOY", "--hardware", "this", "--toy.batch_size", "2"]) == 0
+    assert "toy.py:TOY" in capsys.readouterr().out
+    assert main.main([*COMMAND, "--dry-run", "--length", "32"]) == 0
+    shown = capsys.readouterr().out
+    assert "toy.py:TOY step" in shown and "activations" in shown and not (toy / "runs").exists()
+    for command in (["plan", "mini", "--method", "toy.py:BARE"], ["train", "toy.py:BARE", "mini", "--dry-run"]):
+        assert main.main(command) == 2
+        assert "'a bare one' has no `" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------- a package among the methods
+
+DECLARED = """
+from tyler.reasoners.method import Training
+
+TRAININGS = {
+    "toy": Training(
+        "a toy", "tyler.reasoners.toy.trainer:run", "toy", ("lora", "toy"), "tyler.reasoners.toy.settings:ToyConfig",
+        planned="tyler.training.planned:sft", rehearsed="tyler.reasoners.toy.trainer:rehearsed",
+    )
+}
+"""
+AMONG_THE_METHODS = """
+import sys
+from tyler import reasoners
+
+reasoners.__path__.append(sys.argv[1])
+from tyler.cli import main
+from tyler.experiments.cells import SECTIONS
+from tyler.reasoners.table import METHODS, every_metrics
+
+assert SECTIONS["toy"] == ("lora", "toy") and "toy" not in METHODS and "toy" in every_metrics()
+assert main.main(["config", "mini", "--toy.factor", "0.5"]) == main.main(["plan", "mini"]) == 0
+assert main.main([*sys.argv[2:], "--dry-run", "--length", "32"]) == main.main(sys.argv[2:]) == 0
+"""
+
+
+def test_a_package_among_the_methods_is_all_that_a_trained_method_needs(tmp_path: Path) -> None:
+    package = tmp_path / "methods" / "toy"
+    package.mkdir(parents=True)
+    for name, text in (("settings", SETTINGS), ("trainer", TRAINER), ("__init__", DECLARED)):
+        (package / f"{name}.py").write_text(text)
+    command = [sys.executable, "-c", AMONG_THE_METHODS, str(package.parent), "train", "toy", *COMMAND[2:]]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "factor: 0.5" in ran.stdout and ran.stdout.count("toy step") == 2
+    assert (tmp_path / "runs" / "mini-toy" / "checkpoints" / "step-2").is_dir()

@@ -21,7 +21,7 @@ from tyler.config.schema import Config
 from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
 from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.run import ReadOnlyRun, Run
+from tyler.runs.run import Run, TrainedRun
 from tyler.training.command import opened_run
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"
@@ -178,13 +178,6 @@ def test_a_directory_that_cannot_be_written_is_reported_before_anything_starts(t
         Run.create(tmp_path / "file" / "run", CONFIG)
 
 
-def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"MiB of disk left, and a run needs .*; make room or choose"):
-        Run.create(tmp_path, CONFIG, min_free_bytes=2**62)
-    with Run.create(tmp_path, CONFIG):  # the failed attempt left no lock behind
-        pass
-
-
 def test_checkpoints_are_whole_and_the_newest_are_kept(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, keep_checkpoints=2) as run:
         assert run.latest_checkpoint() is None
@@ -231,7 +224,7 @@ writers = {
     "tensors": lambda folder: save_file({"a": numpy.zeros(100_000)}, folder / "model.safetensors"),
     "text": lambda folder: (folder / "text").write_text(big),
 }
-with Run.create(path, "{}", min_free_bytes=0) as run:
+with Run.create(path, "{}") as run:
     run.log(1, {"loss": 1})
     run.save_checkpoint(1, lambda folder: (folder / "state").write_text("state"))
     if limit:
@@ -280,7 +273,7 @@ def test_a_disk_that_is_really_full_costs_no_checkpoint_either(tmp_path: Path, w
     try:
         said = fill(disk / "run", 0, writer)
         assert f"the disk of {disk / 'run'} is full; step-1 is whole; free some space and resume with --resume" in said
-        with Run.resume(disk / "run", "{}", min_free_bytes=0) as run:
+        with Run.resume(disk / "run", "{}") as run:
             assert [path.name for path in (disk / "run" / "checkpoints").iterdir()] == ["step-1"]
             run.save_checkpoint(2, write_state)
     finally:
@@ -594,7 +587,7 @@ def test_a_process_that_follows_reads_checkpoints_and_writes_nothing(tmp_path: P
     with Run.create(tmp_path, CONFIG) as run:
         run.save_checkpoint(2, lambda folder: None)
         before = sorted(str(path) for path in tmp_path.rglob("*"))
-        followed = ReadOnlyRun(tmp_path)
+        followed = TrainedRun(tmp_path)
         followed.log(3, {"loss": 1.0})
         followed.log_trajectories(3, [{"text": "nothing"}])
         followed.note_at_start({"training": "nothing"})

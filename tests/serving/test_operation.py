@@ -17,8 +17,8 @@ from tests.serving.served import NAME, Served, serving
 from tyler.cli.main import main
 from tyler.cli.serve import with_config
 from tyler.model import Tyler
-from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError
+from tyler.serving.schema import Conversation
 from tyler.serving.server import listen
 from tyler.serving.settings import ServerSettings, keys_in
 

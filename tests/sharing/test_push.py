@@ -28,8 +28,8 @@ from tyler.modeling.manifest import CheckpointError
 from tyler.modeling.policy import Policy
 from tyler.runs.run import Run
 from tyler.sharing import push
+from tyler.sharing.card import evaluations_of, saved_fingerprint
 from tyler.sharing.push import PushError
-from tyler.sharing.records import evaluations_of, saved_fingerprint
 from tyler.tasks import Outcome
 
 REPO = "someone/tiny-tyler"

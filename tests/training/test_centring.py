@@ -18,9 +18,8 @@ from tyler.experiments.cells import Sources, Training
 from tyler.model import Tyler
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
 from tyler.training import stage1
-from tyler.training.centring import centre
 from tyler.training.command import load_backbone
-from tyler.training.stage1 import Stage1Trainer, centring_examples, new_operators
+from tyler.training.stage1 import Stage1Trainer, centre, centring_examples, new_operators
 from tyler.training.teacher_forcing import synthesize
 from tyler.training.traces import load_traces
 

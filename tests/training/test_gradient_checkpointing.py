@@ -18,7 +18,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.training.packing import read_packed
-from tyler.training.replay import pack, replay_logprobs
+from tyler.training.replay import replay_logprobs
 from tyler.training.stage1 import Stage1Trainer
 from tyler.training.teacher_forcing import Example, Insertion
 
@@ -125,10 +125,8 @@ def test_bfloat16_trains_float32_adapters_in_both_stages_and_decodes() -> None:
         for parameter in trained:
             parameter.grad = None
         batch_loss(model, EXAMPLES, 30, gradient_checkpointing).backward()
-        packed = pack(backbone, rollouts(model))
-        decoder, psi = model.policy.decoder, model.policy.psi
-        replay_logprobs(decoder, backbone.head, psi, packed, recompute=gradient_checkpointing)[0].sum().backward()
+        decoder, psi, answers = model.policy.decoder, model.policy.psi, rollouts(model)
+        replay_logprobs(backbone, decoder, psi, answers, recompute=gradient_checkpointing)[0].sum().backward()
         gradient_dtypes = {parameter.grad.dtype for parameter in trained if parameter.grad is not None}
         assert gradient_dtypes == {torch.float32}
         assert all(bool(parameter.grad.isfinite().all()) for parameter in trained if parameter.grad is not None)
-        assert packed.embeds.dtype == torch.bfloat16

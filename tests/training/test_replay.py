@@ -13,7 +13,7 @@ from tyler.engine.routing import AtBoundaries, Forced, Learned, Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.training.replay import pack, replay_logprobs
+from tyler.training.replay import padded, replay_logprobs
 
 TOLERANCE = 5e-5  # float32 over 0.6: 3e-6 with AVX-512, 1.1e-5 with AVX2 alone
 
@@ -42,8 +42,7 @@ def sample(
 
 
 def replay(model: Tyler, trajectories: list[Trajectory]) -> tuple[torch.Tensor, torch.Tensor]:
-    packed = pack(model.backbone, trajectories)
-    return replay_logprobs(model.policy.decoder, model.backbone.head, model.policy.psi, packed)
+    return replay_logprobs(model.backbone, model.policy.decoder, model.policy.psi, trajectories)
 
 
 def largest_gap(model: Tyler, trajectories: list[Trajectory]) -> float:
@@ -76,10 +75,11 @@ def test_under_a_fixed_router_the_drawn_tokens_replay_and_the_placed_operators_a
     model = tiny.tyler("qwen3")
     trajectories = sample(model, 1.0, router=router)
     assert largest_gap(model, trajectories) < TOLERANCE
-    packed = pack(model.backbone, trajectories)
-    assert not (packed.mask & packed.is_operator).any()
-    assert not replay(model, trajectories)[0][packed.is_operator].any()
-    assert packed.is_operator.sum() == sum(trajectory.num_invocations for trajectory in trajectories)
+    for trajectory, logprobs in zip(trajectories, replay(model, trajectories)[0], strict=True):
+        placed = torch.tensor(trajectory.is_operator)
+        assert not (placed & torch.tensor(trajectory.drawn())).any()
+        assert not logprobs[: len(placed)][placed].any()
+        assert placed.sum() == trajectory.num_invocations
 
 
 def test_the_stored_latents_are_what_is_replayed() -> None:
@@ -105,9 +105,10 @@ def test_in_half_precision_too_the_replay_is_what_was_sampled(dtype: str) -> Non
     samplings = [Sampling(1.0, seed=seed) for seed in range(8)]
     trajectories = model.solve(problems * 4, sampling=samplings, max_new_tokens=80)
     assert sum(trajectory.num_invocations for trajectory in trajectories) > 8
-    packed = pack(model.backbone, trajectories)
+    sampled, _ = padded([trajectory.logprobs for trajectory in trajectories], model.backbone.device)
+    drawn, _ = padded([trajectory.drawn() for trajectory in trajectories], model.backbone.device)
     with torch.no_grad():
-        gaps = (replay(model, trajectories)[0] - packed.logprobs)[packed.mask].abs()
+        gaps = (replay(model, trajectories)[0] - sampled)[drawn.bool()].abs()
     assert len(gaps) > 200 and float(gaps.mean()) < 0.005
 
 

@@ -18,8 +18,7 @@ from tyler.runs.checkpoints import RunError
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
-from tyler.training.reward_functions import RewardError
-from tyler.training.rewards import Rewards, Scores, Weighted, budget_penalty, origins, with_sources
+from tyler.training.rewards import RewardError, Rewards, Scores, Weighted, budget_penalty, origins, with_sources
 
 
 def test_only_successes_pay_and_only_for_invocations_over_the_budget():
@@ -190,6 +189,19 @@ def test_rewards_that_share_a_name_or_weigh_nothing_are_refused() -> None:
         Config(rewards=(RewardConfig(path="a.py:f"), RewardConfig(path="b.py:f")))
     with pytest.raises(ValueError, match="every weight is 0"):
         Config(rewards=(RewardConfig(name="verifier", weight=0.0),))
+
+
+def test_a_reward_that_a_training_without_operators_cannot_earn_is_said_or_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    with_sources(Config(), operators=True)
+    assert not caplog.text
+    with_sources(Config())
+    assert "the reward 'budget' has no effect: this training has no operators" in caplog.text
+    for others in ((), (RewardConfig(name="verifier", weight=0.0),)):
+        with pytest.raises(RewardError, match="nothing would be learned: the reward 'budget' is on operators"):
+            with_sources(Config(rewards=(RewardConfig(name="budget"), *others)))
 
 
 def test_a_run_that_goes_on_with_another_reward_or_without_it_is_refused(source: Any, tmp_path: Path) -> None:

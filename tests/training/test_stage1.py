@@ -31,7 +31,7 @@ from tyler.training import stage1
 from tyler.training.command import development_problems, origin_of
 from tyler.training.optimizer import state_bytes
 from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions
-from tyler.training.traces import Trace, load_development, load_traces, most_latents, tokenize, warn_of_idle
+from tyler.training.traces import Trace, load_development, load_traces, tokenize, warn_of_idle
 
 SOLUTIONS = (
     "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
@@ -221,7 +221,7 @@ def test_traces_too_long_for_the_setting_or_the_model_are_left_out(
     every = load_traces(config_for(path), backbone)
     assert [trace.id for trace in every] == ["train-1", "train-2", "train-3"]
     lengths = sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in every)
-    room = most_latents(config_for(path))
+    room = config_for(path).most_latents
     kept = load_traces(config_for(path, max_length=lengths[1] + room), backbone)
     assert sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in kept) == lengths[:2]
     with pytest.raises(ValueError, match=rf"none of the 3 traces has at most 2 .*; raise stage1.max_length={room + 2}"):
@@ -242,7 +242,7 @@ def test_traces_without_a_boundary_are_told_from_those_that_are_too_long(tmp_pat
 
 def test_latents_that_leave_no_room_for_a_trace_are_refused_as_such(tmp_path: Path) -> None:
     config = config_for(write_traces(tmp_path / "traces.jsonl"), max_length=3)
-    with pytest.raises(ValueError, match=f"max_length=3 .* leaves no room beside {most_latents(config)} latents"):
+    with pytest.raises(ValueError, match=f"max_length=3 .* leaves no room beside {config.most_latents} latents"):
         load_traces(config, tiny.tyler("qwen3").backbone)
 
 
@@ -251,7 +251,7 @@ def test_all_methods_learn_from_the_same_traces_and_an_idle_operator_is_named(
 ) -> None:
     config = config_for(write_traces(tmp_path / "traces.jsonl"))
     more = MemGenConfig(max_insertions=9)
-    assert most_latents(config) == 8 + 5 * 8 and most_latents(config.model_copy(update={"memgen": more})) == 80
+    assert config.most_latents == 8 + 5 * 8 and config.model_copy(update={"memgen": more}).most_latents == 80
     warn_of_idle([Trace("one", (1,), (2, 3), ((0, tiny.OPERATORS[0]),))], tiny.OPERATORS[:2])
     assert [record.getMessage() for record in caplog.records] == [
         "operator 'state' learns nothing: its boundary 'step' has no place in 1 traces"

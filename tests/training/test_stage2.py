@@ -19,10 +19,11 @@ from tyler.config.files import load_config
 from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig
-from tyler.engine.base import longest_prompt
+from tyler.engine.base import longest_action, longest_prompt
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
+from tyler.reasoners.softcot.settings import SoftCotConfig
 from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
@@ -142,14 +143,17 @@ def test_problems_that_leave_no_room_for_an_answer_are_left_out_by_name(
     config = CONFIG.model_copy(update={"data": DataConfig(task="jsonl", path=str(tmp_path / "data.jsonl"))})
     model = tiny.tyler("qwen3")
     room = longest_prompt(model.backbone, model.heads)
+    assert config.most_latents > longest_action(model.heads), "of MemGen"
     model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * room, max_new_tokens=1)])
     with pytest.raises(ValueError, match="the prompt has"):
         model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * (room + 1), max_new_tokens=1)])
-    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, model.backbone)
     assert [problem.id for problem in problems] == ["train-1", "train-3"] and development == []
-    assert f"left out 1 of 3 training problems, with prompts of over {room} tokens: train-2" in caplog.text
+    kept = model.backbone.max_positions - config.most_latents
+    assert f"left out 1 of 3 training problems, with prompts of over {kept} tokens: train-2" in caplog.text
+    many = config.model_copy(update={"softcot": SoftCotConfig(num_thoughts=model.backbone.max_positions - 2)})
     with pytest.raises(ValueError, match=r"all 3 training problems have prompts of more than 2 tokens"):
-        load_problems_that_fit(config, config.stage2, model.request, 2)
+        load_problems_that_fit(many, config.stage2, model.request, model.backbone)
 
 
 def test_a_seed_depends_on_every_part_and_not_on_the_machine() -> None:

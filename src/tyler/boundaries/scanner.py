@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar
 
-from tyler.boundaries.patterns import (
+from tyler.boundaries.rules import (
     BARE,
     BEGIN,
     BLANK,
@@ -31,12 +31,13 @@ from tyler.boundaries.patterns import (
     LOOKAHEAD,
     NOT_OPENING,
     PHRASE,
+    RULES,
     RUNS,
+    Boundary,
     alternatives,
     dollar_opens,
     skip,
 )
-from tyler.boundaries.rules import RULES, Boundary
 
 
 class BoundaryScanner:

@@ -73,19 +73,15 @@ def _changed(path: Path) -> str:
 
 def _show(folder: Path, lines: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("what", "status", "step", "best", "changed", f"in {folder}"):
-        table.add_column(column, justify="right" if column == "step" else "left", overflow="fold")
-    styles = {"running": "bold", "interrupted": "yellow", "finished": ""}
+    from tyler.evaluation.reports import for_terminal
+
+    rows = [("what", "status", "step", "best", "changed", f"in {folder}")]
     for line in lines:
         step = f"{line['step']}" if line["of"] is None else f"{line['step']}/{line['of']}"
-        status = Text(line["status"], style=styles[line["status"]])
-        where = Text(str(Path(line["where"]).relative_to(folder)))
-        table.add_row(line["what"], status, step, line["best"] or "–", line["changed"][5:], where)
-    Console(width=WIDEST).print(table)
+        where = str(Path(line["where"]).relative_to(folder))
+        rows.append((line["what"], line["status"], step, line["best"] or "–", line["changed"][5:], where))
+    Console(width=WIDEST).print(for_terminal(rows, words=len(rows[0])))
 
 
 def report(

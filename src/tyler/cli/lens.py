@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,10 @@ from tyler.cli.options import ModelName
 from tyler.evaluation.options import OptionalFile, OptionalFolder, Placement, RouterName, router_of
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     from tyler.engine.trajectory import Trajectory
+    from tyler.lens.survey import Survey
     from tyler.lens.tables import Table
     from tyler.model import Tyler
 
@@ -60,7 +61,8 @@ def lens(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
-    decoding = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": placement.bytes}
+    decoding: dict[str, Any] = {"router": router_of(router), "max_new_tokens": max_new_tokens}
+    bounded = decoding | {"memory": placement.bytes}
     from tyler.lens.stored import answers_in
     from tyler.model import Tyler
     from tyler.tasks import load_problems
@@ -70,23 +72,17 @@ def lens(
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     if answers is None:
         problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
-        subject = Subject(problems, f"{task}, {split}" if split else task)
+        beside, source = loaded.solve(problems, **bounded), f"{task}, {split}" if split else task
     else:
-        kept = answers_in(answers, loaded, count=count, router=router_of(router), max_new_tokens=max_new_tokens)
-        subject = Subject(kept[0], str(answers), kept[1])
+        (problems, beside), source = answers_in(answers, loaded, count=count, **decoding), str(answers)
     if question:
-        show(answer_view(loaded, model, question, subject, seed, decoding), json_, page)
+        view = of_answer(loaded, model, question, loaded.solve(question, **bounded), beside, seed)
     else:
-        show(survey_view(loaded, model, subject, seed, decoding), json_, page)
+        from tyler.lens.survey import survey
 
-
-@dataclass(frozen=True)
-class Subject:
-    """Problems, what they are called, and the model's answers where the store has them."""
-
-    problems: list[str]
-    name: str
-    answers: list[Trajectory] | None = None
+        result = survey(loaded, problems, answers=beside, seed=seed, **bounded)
+        view = of_survey(result, {"model": model, "problems": f"{len(problems)} of {source}"})
+    show(view, json_, page)
 
 
 @dataclass(frozen=True)
@@ -99,16 +95,14 @@ class View:
     tables: Sequence[Table]
 
 
-def answer_view(
-    loaded: Tyler, name: str, question: str, beside: Subject, seed: int, decoding: Mapping[str, Any]
+def of_answer(
+    loaded: Tyler, name: str, question: str, answer: Trajectory, others: Sequence[Trajectory], seed: int
 ) -> View:
-    """The blocks of one answer, beside those of the answers to some problems."""
+    """The blocks of one answer, beside those of others."""
     from tyler.lens import tables
     from tyler.lens.block import read_blocks
     from tyler.presentation import as_html, as_text
 
-    answer, *others = loaded.solve([question, *(beside.problems if beside.answers is None else ())], **decoding)
-    others = beside.answers or others
     readings = read_blocks(loaded, answer, others, seed)
     every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
     page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
@@ -116,17 +110,13 @@ def answer_view(
     return View(page, content, as_text(answer.text, answer.invocations), every[:2])
 
 
-def survey_view(loaded: Tyler, name: str, subject: Subject, seed: int, decoding: Mapping[str, Any]) -> View:
+def of_survey(result: Survey, about: dict[str, str]) -> View:
     """The blocks of many answers, counted."""
     import tyler
     from tyler.lens import tables
-    from tyler.lens.survey import survey
 
-    described = f"{len(subject.problems)} of {subject.name}"
-    result = survey(loaded, subject.problems, answers=subject.answers, seed=seed, **decoding)
-    facts = {"model": name, "problems": described, "answers with operators": str(result.num_problems)}
-    content = {"model": name, "problems": described, "version": tyler.__version__, **asdict(result)}
-    every = tables.survey_tables(result)
+    every, facts = tables.survey_tables(result), about | {"answers with operators": str(result.num_problems)}
+    content = {**about, "version": tyler.__version__, **asdict(result)}
     heading = f"over {result.num_problems} problems, with 95% intervals"
     return View(tables.page(facts, every), content, heading, every[:-1])
 
@@ -135,24 +125,18 @@ def show(view: View, as_json: bool, page: Path | None) -> None:
     """Print a result, and write its page where one is wanted."""
     from rich.console import Console
 
+    from tyler.evaluation.reports import for_terminal
     from tyler.runs.atomic_files import atomic_write
 
     if as_json:
         Console().print_json(data=view.json)
     else:
-        Console().print(view.heading, *map(terminal_table, view.tables))
+        tables = [
+            for_terminal(
+                table.rows, words=len(table.rows[0]), title=table.title, caption=table.note, caption_justify="left"
+            )
+            for table in view.tables
+        ]
+        Console().print(view.heading, *chain.from_iterable(("", table) for table in tables))
     if page is not None:
         atomic_write(page, view.page)
-
-
-def terminal_table(table: Table) -> RichTable:
-    """A table for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(*table.rows[0], title=table.title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    shown.caption, shown.caption_justify = table.note or None, "left"
-    for row in table.rows[1:]:
-        shown.add_row(*map(Text, row))
-    return shown

@@ -11,11 +11,6 @@ from contextlib import AbstractContextManager, contextmanager
 logger = logging.getLogger("tyler")
 
 
-def is_first_process() -> bool:
-    """Whether this is the only process, or the first of those that a launcher started."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 class PlainLines(logging.Handler):
     """A line of text for each message on whatever stderr is now; a warning says that it is one.
 
@@ -23,7 +18,7 @@ class PlainLines(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO if is_first_process() else logging.WARNING)
+        super().__init__(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()

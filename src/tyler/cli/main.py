@@ -34,7 +34,7 @@ from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
 from tyler.cli.train import STAGES, train
 from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice, OptionalFile
-from tyler.reasoners.table import TRAININGS
+from tyler.reasoners.table import TRAININGS, find_training
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
@@ -76,6 +76,7 @@ def quickstart(
 def plan(
     config: ConfigName,
     hardware: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")] = (),
+    method: Annotated[str | None, arg(metavar="FILE.py:NAME", help_behavior_hint="")] = None,
     overrides: Overrides = (),
 ) -> None:
     """Before renting a GPU: what a config trains, and the memory of each phase of every method. Loads nothing.
@@ -83,11 +84,12 @@ def plan(
     Args:
         hardware: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" is this machine; or GB of memory.
             May be repeated; by default all of them.
+        method: A method of your own to plan besides.
     """
-    settings = load_settings(config, overrides)
+    settings = load_settings(config, overrides, None if method is None else find_training(method))
     from tyler.planning import plan
 
-    plan.run(settings, hardware)
+    plan.run(settings, hardware, method)
 
 
 def merge(

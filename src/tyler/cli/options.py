@@ -10,6 +10,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
+    from tyler.reasoners.method import Training
 
 PRESETS = "mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b"
 ANY_MODEL = (
@@ -26,11 +27,12 @@ Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar=
 Folder = Annotated[Path, arg(metavar="DIR")]
 
 
-def load_settings(config: str, overrides: Sequence[str], kind: type[Config] | None = None) -> Config:
-    """The config of a command with its dotted settings; `kind` is that of a training outside the package.
+def load_settings(config: str, overrides: Sequence[str], training: Training | None = None) -> Config:
+    """The config of a command with its dotted settings; a `training` outside the package has a section of its own.
 
     Raises ValueError for what is not allowed, by name.
     """
     from tyler.config.files import load_config
+    from tyler.config.schema import Config, with_sections
 
-    return load_config(config, overrides, kind)
+    return load_config(config, overrides, with_sections(Config, [training] if training else []))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +18,6 @@ from tyler.evaluation.options import Answering, OptionalFile
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
-    from tyler.engine.sampling import Sampling
     from tyler.reasoners.registry import Answerer
 
 logger = logging.getLogger(__name__)
@@ -65,13 +64,16 @@ def solve(
     """
     _check(question, printing, files)
     answering.check()
+    from tyler.model import spread
+
     with loading(model):
         answerer = answering.load(model, answering).answerer(stop)
     if files.input is not None and files.answers is not None:
         _answer_file(answerer, files.input, files.answers, answering, stop)
         return
     text = sys.stdin.read() if question == "-" else question
-    events = _events(answerer, text, answering.sampling, answering.samples)
+    questions = spread([text], answering.sampling, None if answering.samples == 1 else answering.samples)
+    events = answerer.events([answerer.request(prompt, its) for prompt, its in questions])  # the index is the sample
     if printing.json:
         _print_answers_as_json(events, {"model": model, "problem": text}, printing.stream)
     else:
@@ -91,14 +93,6 @@ def _check(question: str, printing: Printing, files: Files) -> None:
         raise ValueError("--show is for the text of one QUESTION; omit it with --json and --input")
     if printing.stream and not printing.json:
         raise ValueError("--stream is for --json; text is always printed as it is decoded")
-
-
-def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: int) -> Iterator[Event]:
-    """What happens in each answer; an event's index is its sample."""
-    from tyler.model import spread
-
-    questions = spread([question], sampling, None if num_samples == 1 else num_samples)
-    return answerer.events([answerer.request(prompt, its) for prompt, its in questions])
 
 
 def _answer_file(

@@ -13,7 +13,8 @@ from tyro.conf import Positional, arg
 from tyler.cli.logs import quietly
 from tyler.cli.options import ConfigName, Overrides, load_settings
 from tyler.evaluation.options import OptionalFolder, OptionalNumber
-from tyler.reasoners.table import TRAININGS, Training, find_training
+from tyler.reasoners.method import Training
+from tyler.reasoners.table import TRAININGS, find_training
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
@@ -53,14 +54,14 @@ def train(
         quiet: Print warnings only, no progress and no summary.
     """
     training = find_training(method)
-    if start is not None and training.start is None and method != "stage1":
+    if start is not None and not training.start and method != "stage1":
         wanted = ", ".join(("stage1", *(name for name, other in TRAININGS.items() if other.start)))
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
     settings = _settings(config, overrides, lock, training)
     if _rehearsed(method, settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, method)
-    start = start or (run_directory(config, training.start) if training.start else None)
+    start = start or (run_directory(config, training.start[0]) if training.start else None)
     more = {} if start is None else {"start": start}
     title = f"Stage {method[-1]} of {config}" if method in STAGES else f"{method} of {config}"
     with quietly(quiet):
@@ -74,12 +75,13 @@ def _following(
     method: str, config: str, output: Path, settings: Config, overrides: Sequence[str]
 ) -> list[Sequence[str]]:
     """The commands to run after a training: the methods that start from it, its evaluation, and a question to it."""
-    start = [] if output == run_directory(config, method) else ["--start", str(output)]
     dotted = _dotted(overrides, "stage1" if method == "stage1" else None)
-    later = [name for name, training in TRAININGS.items() if training.start == method]
-    if method == "memgen-weaver-grpo":  # the trigger may continue it too
-        later, start = ["memgen-trigger"], ["--start", str(output)]
-    following: list[Sequence[str]] = [["tyler train", name, config, *start, *dotted] for name in later]
+    following: list[Sequence[str]] = []
+    for name, training in TRAININGS.items():
+        if method in training.start:
+            is_default = output == run_directory(config, training.start[0])
+            start = [] if is_default else ["--start", str(output)]
+            following.append(["tyler train", name, config, *start, *dotted])
     if method != "stage1":
         evaluation = settings.evaluation
         data = [] if evaluation.path is None else ["--data", evaluation.path]
@@ -107,7 +109,7 @@ def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
 
 def _settings(config: str, overrides: Sequence[str], lock: bool, training: Training) -> Config:
     """The config of a training; warns about settings that have no effect."""
-    settings = load_settings(config, overrides if lock else [*overrides, "checkpoints.lock=false"], training.config)
+    settings = load_settings(config, overrides if lock else [*overrides, "checkpoints.lock=false"], training)
     if settings.decoding.temperature > 0:
         logger.warning(
             "decoding.temperature = %g is not read in training: rollouts are sampled at grpo.temperature, and "
@@ -130,8 +132,6 @@ def _rehearsed(method: str, settings: Config, dry_run: bool, tokenizer: Path | N
         if tokenizer is not None or length is not None:
             raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")
         return False
-    if method not in TRAININGS:
-        raise ValueError(f"--dry-run rehearses {', '.join(TRAININGS)}; try {method} with one step of its loop")
     from tyler.planning import dry_run as rehearsal
 
     rehearsal.run(settings, tokenizer, length, "stage1" if method in STAGES else method)

@@ -40,14 +40,14 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind: type[Config] | None = None) -> Config:
+def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind: type[Config] = Config) -> Config:
     """The config in a YAML file, or of a preset by name, with overrides such as `grpo.kl_weight=0.01` on top.
 
     A file may say `extends: NAME` (a preset, or a file beside it) and then states only what differs. What no file
-    says has the paper's value. `kind` is that of a method outside the package: a Config with a section of its own.
+    says has the paper's value. `kind` has the section of a method outside the package (`schema.with_sections`).
     Raises ConfigError for anything that cannot be used.
     """
-    return _resolved(kind or Config, _read_layers(_find(path_or_preset), ()), overrides, str(path_or_preset))
+    return _resolved(kind, _read_layers(_find(path_or_preset), ()), overrides, str(path_or_preset))
 
 
 def load_run_config(file: Path, overrides: Sequence[str] = ()) -> Config:

@@ -6,12 +6,13 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from tyler.boundaries.rules import check_rules
 from tyler.config.loops import (
@@ -31,18 +32,42 @@ from tyler.config.sections import (
     DevicesConfig,
     EvaluationConfig,
     LoraConfig,
+    MethodConfig,
     MoreDataConfig,
     Section,
     TrackingConfig,
     suggest,
 )
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
-from tyler.reasoners.memgen.settings import MemGenConfig
-from tyler.reasoners.softcot.settings import SoftCotConfig
+from tyler.reasoners.method import Training, found_at, packages
 from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
+AnyConfig = TypeVar("AnyConfig", bound=Section)
+Own = TypeVar("Own", bound=Section)
 
+
+def with_sections(config: type[AnyConfig], trainings: Iterable[Training]) -> type[AnyConfig]:
+    """A config that has the sections of trainings too. Raises ValueError for one that is not there, or there twice."""
+    for training in trainings:
+        settings = None if training.settings is None else found_at(training.settings)
+        known = config.model_fields.get(name := training.section)
+        if settings is None and known is None:
+            raise ValueError(f"no config has the section {name!r} of {training.about!r}; give its class as `settings`")
+        if settings is not None and known is not None and known.annotation is not settings:
+            raise ValueError(f"a config has a section {name!r} already; give the loop of {training.about!r} another")
+        if settings is not None and known is None:
+            own: dict[str, Any] = {name: (settings, settings())}
+            config = create_model(config.__name__, __base__=config, __doc__=config.__doc__, **own)
+    return config
+
+
+def with_methods(config: type[AnyConfig]) -> type[AnyConfig]:
+    """A config that has a section for every method in a package of its own, as the package says."""
+    return with_sections(config, chain(*(package.TRAININGS.values() for package in packages().values())))
+
+
+@with_methods
 class Config(Section):
     """All settings of one run: what is trained, a section for every training loop, and everything around them."""
 
@@ -61,8 +86,6 @@ class Config(Section):
     """What answers are rewarded for: the sum of these, each times its weight."""
     sft: TracesConfig = TracesConfig()
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
-    memgen: MemGenConfig = MemGenConfig()
-    softcot: SoftCotConfig = SoftCotConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
@@ -123,6 +146,16 @@ class Config(Section):
     def loops(self) -> dict[str, OptimizationConfig]:
         """The settings of every training loop, by section: `stage1`, `memgen.weaver`."""
         return dict(_loops_in(self))
+
+    @property
+    def most_latents(self) -> int:
+        """The most latents that any method adds to a text: all learn from the problems that leave room for them."""
+        tyler = self.stage1.insertions.max * max(operator.num_latents for operator in self.operators)
+        return max([tyler, *(section.most_latents for _, section in self if isinstance(section, MethodConfig))])
+
+    def of(self, settings: type[Own]) -> Own:
+        """The section of a method by its class: `config.of(SoftCotConfig)` is `softcot`."""
+        return next(section for _, section in self if isinstance(section, settings))
 
     def rows(self, section: str) -> int:
         """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""

@@ -44,6 +44,15 @@ class Section(BaseModel):
     )
 
 
+class MethodConfig(Section):
+    """The settings of a method that is trained, which its `Training` names (`reasoners/method.py`)."""
+
+    @property
+    def most_latents(self) -> int:
+        """The most latents that the method adds to a text."""
+        return 0
+
+
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
     """The sections that a type is made of: itself, or those in a tuple or a union."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from tyler.boundaries.detokenizer import IncrementalDetokenizer
-from tyler.boundaries.schedule import Call, Schedule
+from tyler.boundaries.placement import Call, Schedule
 from tyler.engine.logits import LogitState
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.sampling import Choice

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tyler.boundaries.schedule import BoundarySchedule, Call, ForcedSchedule, Schedule
+from tyler.boundaries.placement import BoundarySchedule, Call, ForcedSchedule, Schedule
 from tyler.engine.checks import check_real, check_whole
 from tyler.modeling.operators import Operator
 

@@ -62,7 +62,7 @@ Top = tuple[tuple[int, float], ...]
 """The most probable tokens, with their log-probabilities."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for every row and step: a frozen one takes three times as long to make
 class Choice:
     """One row's step: the action to record, whether the vector read is another (`soft`), whether the answer ends after
     it, and what is read next where it is not the token itself.

@@ -180,11 +180,6 @@ class SharedEngine:
         finally:
             turn.wait()
 
-    @property
-    def busy(self) -> bool:
-        """Whether a call is running, as seen in passing."""
-        return bool(self._calls)
-
     def release(self) -> None:
         """Give the engine's memory back, unless a call is running."""
 

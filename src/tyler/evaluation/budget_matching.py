@@ -17,9 +17,9 @@ from typing import Any
 from tyler.evaluation.answers import Answer, Record
 from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.options import Matching
+from tyler.reasoners.method import MAX_NEW_TOKENS, LengthSetting
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
-from tyler.reasoners.table import MAX_NEW_TOKENS, LengthSetting
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import find_overlap
 

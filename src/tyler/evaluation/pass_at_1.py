@@ -16,7 +16,7 @@ from tyler.evaluation.answers import Answer, Key, Record
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import GRADERS, AnswerStore, verdict_on
 from tyler.reasoners.reasoner import Reasoner
-from tyler.runs.progress import NoBar, bar
+from tyler.runs.progress import Bar, bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
@@ -98,7 +98,7 @@ def collect(
     answered = {*done, *(answer.key for answer in waiting)}
     pending = [problem for problem in problems if problem.key not in answered]
     where = None if store is None else store.folder
-    shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(NoBar())
+    shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(Bar())
     with shown as progress, Grading(options or GradeOptions(), store, done, progress.advance) as grading:
         try:
             for answer in waiting:

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.statistics import clustered, pass_at
@@ -288,7 +289,7 @@ def for_terminal(lines: Sequence[Sequence[str]], *, words: int = 1, **settings: 
         else:
             result.add_column(head, justify="right", min_width=max(map(len, cells)), no_wrap=True)
     for line in lines[1:]:
-        result.add_row(*line)
+        result.add_row(*map(Text, line))
     return result
 
 

@@ -299,13 +299,14 @@ def write_verdicts(
     of the verdicts."""
     rows = [{"evaluation": name, **record.verdict_row()} for name, some in records.items() for record in some]
     there = answers or records
+    grader = grader_of(options, chain.from_iterable(there.values()))
     about = {
-        "grader": grader_of(options, chain.from_iterable(there.values())),
+        "grader": grader,
         "mode": options.mode,
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
         "answers": {name: digest(some) for name, some in there.items()},
     }
-    parquet.write(folder / verdicts_name(about["grader"]), rows, parquet.VERDICTS, about)
+    parquet.write(folder / verdicts_name(grader), rows, parquet.VERDICTS, about)
 
 
 def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:

@@ -16,7 +16,7 @@ from tyler.experiments.cells import NO_TRAINING, Cell, Questions, Training, is_a
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
 from tyler.modeling.architectures import settings_of
-from tyler.planning.plan import BYTES, GB, MARGIN, PHASES, Device, device_named, dtype_on
+from tyler.planning.plan import BYTES, GB, MARGIN, Device, device_named, dtype_on, of_phase
 from tyler.reasoners.table import TRAININGS
 from tyler.tasks.grading import find_task
 from tyler.tasks.mini import SPLITS
@@ -93,7 +93,7 @@ def memory_of(cell: Cell, device: Device) -> int:
         for stage in cell.training.stages
         if stage.method not in NO_TRAINING
     }
-    return max(sum(PHASES[phase](shape, settings, element).values()) for phase, settings in phases.items())
+    return max(sum(of_phase(phase, shape, settings, element).values()) for phase, settings in phases.items())
 
 
 def show_trace(reproduction: Reproduction, wanted: Sequence[str]) -> None:

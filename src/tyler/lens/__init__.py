@@ -4,7 +4,6 @@ block.py          one block of one answer: what it is read as, and what changes 
 survey.py         the same over a set of problems, with intervals
 stored.py         answers of the store, read again instead of decoded
 interventions.py  what is done to the latents of a model that is measured
-rescoring.py      an answer's tokens under the policy, with another block in one place
 tables.py         what the lens measured as tables and pages
 curves.py         training curves as pictures
 run_report.py     `tyler report`: a page of runs and evaluations, from what they left on disk

@@ -5,7 +5,7 @@ Four questions, all teacher-forced on the answer that the model gave, so that no
 1. What can be read from it? The likeliest tokens at the policy's states at the latent positions, softmax(W_U h), and
    the embeddings nearest to the injected vectors. Control: the same with another problem's block in its place.
 2. Is it needed? KL(p(. | z) || p(. | do(z <- z'))), the loss of log p(y) over the tokens after the block and over the
-   boxed answer, and the tokens that flip, with z' each of `replacements.REPLACEMENTS`.
+   boxed answer, and the tokens that flip, with z' each of `interventions.REPLACEMENTS`.
 3. How much of the answer does it carry into another problem? Control: noise of the same norm.
 4. After how many of its latents does the answer stay? Control: so many of another problem's.
 
@@ -23,17 +23,23 @@ from itertools import islice
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory
 from tyler.lens.interventions import REPLACEMENTS, blocks_of, exchanged, replacements
-from tyler.lens.rescoring import Gap, Rescored, boxed_actions, rescore
 from tyler.model import Tyler
+from tyler.tasks.answers.boxed import boxed_span
+from tyler.training.replay import contexts_of
 
 NUM_TOP = 5
 NUM_DONORS = 2
 """Other answers whose blocks are tried in an answer, to see what they carry over."""
 TOGETHER = "all blocks"
+ROWS = 8
+"""Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
+POSITIONS = 2048
+"""In one pass, but for an answer that has more: of long answers a pass reads fewer."""
 Scored = tuple[tuple[str, float], ...]
 """Tokens with a score, the highest first."""
 
@@ -279,3 +285,90 @@ def _moves(
     (patched,) = gap.filled([donor.latents[block]])
     whole, start = Rescored.of(gap.model, donor, block, gap.turn), margin(truth, own)
     return margin(patched, own) - start, margin(noise, own) - start, margin(whole, foreign) - start
+
+
+# ----------------------------------------------------------------------------------------------------- teacher forcing
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """One answer under the policy, from one of its blocks on.
+
+    `logprobs` are log p over V where each visible token after the block was decided, `tokens` those tokens, and
+    `actions` which of the answer's they are; `at_block` is log p over V at the positions of the block's latents.
+    """
+
+    logprobs: Float[Tensor, "tokens vocab"]
+    tokens: Tensor
+    actions: tuple[int, ...]
+    at_block: Float[Tensor, "latents vocab"]
+
+    @classmethod
+    def of(cls, model: Tyler, trajectory: Trajectory, index: int, turn: Turn = nullcontext) -> Rescored:
+        """One pass over an answer; `index` names the block."""
+        return rescore(model, [(trajectory, index)], turn)[0]
+
+    def of_action(self, action: int) -> Float[Tensor, " vocab"]:
+        """log p over V where an action after the block was decided."""
+        return self.logprobs[self.actions.index(action)]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An answer without one of its blocks, which `index` names: what fills it may be anything."""
+
+    model: Tyler
+    trajectory: Trajectory
+    index: int
+    turn: Turn = nullcontext
+
+    def filled(self, blocks: Sequence[Float[Tensor, "latents dim"]]) -> list[Rescored]:
+        """The answer from the gap on, with each of some blocks in it; a block of 0 latents removes it."""
+        answers = [with_block(self.trajectory, self.index, block) for block in blocks]
+        return rescore(self.model, [(answer, self.index) for answer in answers], self.turn)
+
+
+@torch.no_grad()
+def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
+    """Each answer from its block on, some answers in one pass, each pass within `turn`."""
+    lengths = (len(answer.prompt_ids) + answer.num_visible + answer.num_latents for answer, _ in answers)
+    longest = max(lengths, default=1)
+    rows, scored = min(ROWS, max(1, POSITIONS // longest)), list[Rescored]()
+    for start in range(0, len(answers), rows):
+        part = answers[start : start + rows]
+        with turn():
+            contexts, decided_at = contexts_of(model.backbone, [trajectory for trajectory, _ in part])
+            embeds = pad_sequence(contexts, batch_first=True)
+            hidden = model.policy.decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+            for row, (trajectory, index) in enumerate(part):
+                scored.append(_read(model, trajectory, index, decided_at[row], hidden[row]))
+    return scored
+
+
+def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Rescored:
+    action, size = trajectory.invocations[index].action, len(trajectory.latents[index])
+    behind = tuple(later for later in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[later])
+    start = int(decided_at[action]) + 1
+    tokens = torch.tensor([trajectory.actions[later] for later in behind], device=hidden.device)
+    states = torch.cat([hidden[decided_at[list(behind)]], hidden[start : start + size]])
+    logprobs = model.policy.token_logits(states).log_softmax(dim=-1)
+    return Rescored(logprobs[: len(behind)], tokens, behind, logprobs[len(behind) :])
+
+
+def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "latents dim"]) -> Trajectory:
+    """The same answer with other latents in one block's place; their number may differ, and 0 removes the block."""
+    blocks = [*trajectory.latents[:index], latents, *trajectory.latents[index + 1 :]]
+    return replace(trajectory, latents=blocks)
+
+
+def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:
+    r"""The actions that write what stands in the answer's last \boxed; none where there is no box."""
+    span = boxed_span(trajectory.text)
+    if span is None:
+        return ()
+    visible = [action for action, is_operator in enumerate(trajectory.is_operator) if not is_operator]
+    ids = [trajectory.actions[action] for action in visible]
+    decode = model.backbone.tokenizer.decode
+    ends = [len(str(decode(ids[: count + 1], skip_special_tokens=True))) for count in range(len(ids))]
+    spans = zip(visible, [0, *ends], ends, strict=False)
+    return tuple(action for action, begin, end in spans if begin < span[1] and end > span[0])

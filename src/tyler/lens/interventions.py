@@ -103,20 +103,18 @@ def intervene(
     """
     word, *operators = name.split()
     if name in NAMED:
-        blocks = own_blocks(model, problems, max_new_tokens, memory) if name != "zeros" else {}
+        blocks: Blocks = {}
+        if name != "zeros":  # decoded, because no store has latents
+            answers = model.solve(
+                list(problems), router=AtBoundaries(), max_new_tokens=max_new_tokens, slots=32, memory=memory
+            )
+            blocks = blocks_of(answers)
         return model.with_heads(NAMED[name](model, blocks))
     if (change := ON_OPERATORS.get((word, len(operators)))) is None:
         raise ValueError(
             f"there is no intervention {name!r}; allowed: {', '.join(NAMED)}, remove K, zero K, share K, swap K L"
         )
     return model.with_heads(change(model.heads, *operators))
-
-
-def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memory: int | None = None) -> Blocks:
-    """The latents of the model's own answers to some problems, with operators at all boundaries; they are decoded,
-    because no store has latents."""
-    answers = model.solve(list(problems), router=AtBoundaries(), max_new_tokens=max_new_tokens, slots=32, memory=memory)
-    return blocks_of(answers)
 
 
 def blocks_of(answers: Sequence[Trajectory]) -> Blocks:

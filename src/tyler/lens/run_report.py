@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -32,8 +32,7 @@ FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
 
 
-Named = tuple[str, AnyRun]
-"""A run after what it is called on the page: its path, as far as paths differ."""
+Kind = TypeVar("Kind", bound=AnyRun)
 
 
 def write(paths: Sequence[Path], output: Path | None = None) -> Path:
@@ -61,18 +60,17 @@ def _runs(path: Path) -> list[AnyRun]:
     return runs
 
 
-def named(runs: Sequence[AnyRun]) -> list[Named]:
-    """Runs with names that tell them apart; each once."""
+def named(runs: Sequence[Kind]) -> list[tuple[str, Kind]]:
+    """Each run once, after what it is called on the page: its path, as far as paths differ."""
     unique = list({run.path.resolve(): run for run in runs}.items())
     base = os.path.commonpath([path.parent for path, _ in unique]) if unique else ""
     return [(os.path.relpath(path, base), run) for path, run in unique]
 
 
-def page(runs: Sequence[Named], folder: Path, title: str) -> str:
+def page(runs: Sequence[tuple[str, AnyRun]], folder: Path, title: str) -> str:
     """The page, in `folder`: links to records are relative to it."""
     trained = [(name, run) for name, run in runs if isinstance(run, TrainingRun)]
-    apart = named([run for _, run in runs if isinstance(run, EvaluationRun)])
-    evaluated = [(name, run) for name, run in apart if isinstance(run, EvaluationRun)]
+    evaluated = named([run for _, run in runs if isinstance(run, EvaluationRun)])
     return render(
         "runs.html",
         title=title,

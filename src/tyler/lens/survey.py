@@ -13,18 +13,21 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from tyler.engine.routing import Router
+from tyler.engine.routing import Never, Router
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.statistics import Paired, holm, middle95, resampled
 from tyler.lens.block import TOGETHER, Reading, read_blocks, read_together
-from tyler.lens.rescoring import kept_answers
+from tyler.lens.interventions import NAMED, blocks_of
 from tyler.model import Tyler
 from tyler.runs.progress import bar
+from tyler.tasks.answers.boxed import boxed_answer
 
 DRAWS = 2000
 DECODED = "decoded again"
 """The name under which answers are counted that were decoded again with all latents replaced: what they lose is 1 where
 something else stands in their box, else 0."""
+INTERVENTIONS = {"zeros": "zeros", "means": "means", "noise": "noise", "other problem": "shuffled"}
+"""The interventions by the names of the lens's replacements; "no block" is the model that may not call."""
 FEWEST = 6
 """Problems that a verdict takes: if all of five lie on one side, a fair coin does that once in 16 times."""
 Measures = Mapping[str, float]
@@ -126,6 +129,46 @@ def survey(
     return count(readings, kept)
 
 
+def kept_answers(
+    model: Tyler,
+    problems: Sequence[str],
+    answers: Sequence[Trajectory],
+    *,
+    router: Router | None = None,
+    max_new_tokens: int = 256,
+    memory: int | None = None,
+) -> dict[str, list[float]]:
+    """Of each replacement, for every answer with a box: 1 where the same stands in the box of the new one, else 0.
+
+    These are decoded: what a replacement makes of an answer is in no store. `answers` are the model's own to the
+    problems, under the same settings. Means and other problems' latents are those of the other half of the answers, so
+    that no problem is answered with its own; of an operator that the other half does not invoke, they are of all.
+    """
+    boxes = [boxed_answer(answer.text) for answer in answers]
+    boxed = [index for index, box in enumerate(boxes) if box is not None]
+
+    def kept(changed: Tyler, indices: Sequence[int], routed: Router | None) -> dict[int, float]:
+        solved = changed.solve(
+            [problems[index] for index in indices], router=routed, max_new_tokens=max_new_tokens, memory=memory
+        )
+        return {
+            index: float(boxed_answer(answer.text) == boxes[index])
+            for index, answer in zip(indices, solved, strict=True)
+        }
+
+    shares: dict[str, list[float]] = {}
+    for name, intervention in INTERVENTIONS.items():
+        kept_by_index: dict[int, float] = {}
+        for half in (0, 1):
+            blocks = blocks_of(answers) | blocks_of(
+                [answer for index, answer in enumerate(answers) if index % 2 != half]
+            )
+            changed = model.with_heads(NAMED[intervention](model, blocks))
+            kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half], router)
+        shares[name] = [kept_by_index[index] for index in boxed]
+    return shares | {"no block": [*kept(model, boxed, Never()).values()]}
+
+
 def count(readings: Sequence[Sequence[Reading]], kept: Mapping[str, Sequence[float]] | None = None) -> Survey:
     """Means with intervals of the readings of each problem, and of which answers were `kept` when decoded again."""
     names = sorted(
@@ -167,23 +210,17 @@ def measures(reading: Reading) -> dict[str, float]:
 def of_operator(blocks: Blocks) -> OperatorSurvey:
     """The same of one operator's blocks, those of each problem together; what was measured of none is left out."""
     names = dict.fromkeys(name for problem in blocks for block in problem for name in block)
-    measured = {name: over_problems(blocks, name) for name in names}
+    measured = {name: bootstrap(means_of(blocks, name)) for name in names}
     paired = {question: means_of(blocks, *pair) for question, pair in STATEMENTS.items()}
     return OperatorSurvey(
         num_blocks=sum(map(len, blocks)),
-        measured={name: estimate for name, estimate in measured.items() if estimate is not None},
-        kept=share_kept(blocks),
+        measured=measured,
+        kept=share_kept(blocks, measured.get("loss with no block")),
         tested={question: tested_mean(means) for question, means in paired.items() if means},
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ estimates
-
-
-def over_problems(blocks: Blocks, measure: str) -> Estimate | None:
-    """The mean over problems of the mean over a problem's blocks; None where no block has the measure."""
-    means = means_of(blocks, measure)
-    return bootstrap(means) if means else None
 
 
 def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
@@ -196,9 +233,8 @@ def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
     return [fmean(problem) for problem in values if problem]
 
 
-def share_kept(blocks: Blocks) -> Estimate | None:
-    """1 - (what the mean block costs) / (what no block costs), a ratio of means; None unless no block clearly costs."""
-    costs = over_problems(blocks, "loss with no block")
+def share_kept(blocks: Blocks, costs: Estimate | None) -> Estimate | None:
+    """1 - (what the mean block costs) / (what no block `costs`), a ratio of means; None unless that clearly does."""
     pairs = [
         (fmean(means), fmean(block["loss with no block"] for block in problem))
         for problem in blocks

@@ -72,7 +72,7 @@ def loss_rows(readings: Sequence[Reading]) -> Rows:
     rows: Rows = [("block", "at", *REPLACEMENTS)]
     for reading in readings:
         effects = [reading.effects.get(name) for name in REPLACEMENTS]
-        losses = [NOTHING if effect is None else number(effect.loss) for effect in effects]
+        losses = [NOTHING if effect is None else f"{effect.loss:z.2f}" for effect in effects]
         rows.append((reading.operator, str(reading.position), *losses))
     return rows
 
@@ -101,8 +101,8 @@ def carried_of(reading: Reading) -> str:
     """What other problems' blocks move, and noise, of the way to their answers: "0.1, noise 0.0, of 5.2"."""
     if reading.carried is None:
         return NOTHING
-    moved, noise, whole = map(number, (reading.carried.moved, reading.carried.noise, reading.carried.whole))
-    return f"{moved}, noise {noise}, of {whole}"
+    moved, noise, whole = reading.carried.moved, reading.carried.noise, reading.carried.whole
+    return f"{moved:z.2f}, noise {noise:z.2f}, of {whole:z.2f}"
 
 
 def readout_rows(reading: Reading) -> Rows:
@@ -127,10 +127,10 @@ def effect_rows(reading: Reading) -> Rows:
     heads = ("replaced by", "log p lost, nats", "KL a token", "tokens flipped", "of the answer", "answer flipped")
     rows: Rows = [heads]
     for name, effect in reading.effects.items():
-        of_answer = NOTHING if effect.answer_loss is None else number(effect.answer_loss)
+        of_answer = NOTHING if effect.answer_loss is None else f"{effect.answer_loss:z.2f}"
         flipped = {None: NOTHING, True: "yes", False: "no"}[effect.answer_flipped]
         shares = (f"{effect.divergence:.3f}", f"{effect.flipped:.0%}", of_answer, flipped)
-        rows.append((name, number(effect.loss), *shares))
+        rows.append((name, f"{effect.loss:z.2f}", *shares))
     return rows
 
 
@@ -159,10 +159,13 @@ def survey_tables(survey: Survey) -> list[Table]:
         ("share that its mean keeps", *(estimated(operator.kept) for operator in operators)),
         *(row_of(measure, survey, measure) for measure in COUNTED),
     ]
+    tested = [
+        (question, *(verdict(operator.tested.get(question)) for operator in operators)) for question in STATEMENTS
+    ]
     losses = [("replaced by", *survey.operators), *(row_of(name, survey, f"loss with {name}") for name in REPLACEMENTS)]
     pairs = {question: " less ".join(filter(None, pair)) for question, pair in STATEMENTS.items()}
     return [
-        Table("What is tested", tested_rows(survey), CAUTION + family),
+        Table("What is tested", [("asked", *survey.operators), *tested], CAUTION + family),
         Table("What a replacement costs", losses, COSTS),
         Table(
             "What else was counted",
@@ -173,32 +176,17 @@ def survey_tables(survey: Survey) -> list[Table]:
     ]
 
 
-def tested_rows(survey: Survey) -> Rows:
-    """A row for each statement, with its verdict for each operator."""
-    rows: Rows = [("asked", *survey.operators)]
-    for question in STATEMENTS:
-        tested = [operator.tested.get(question) for operator in survey.operators.values()]
-        rows.append((question, *map(verdict, tested)))
-    return rows
-
-
 def row_of(title: str, survey: Survey, measure: str) -> tuple[str, ...]:
     """A measure of every operator."""
     digits = 1 if "enough" in measure else 2
     return title, *(estimated(operator.measured.get(measure), digits) for operator in survey.operators.values())
 
 
-def number(value: float) -> str:
-    """Two decimals, and no minus before nothing."""
-    return f"{0.0 if abs(value) < 0.005 else value:.2f}"
-
-
 def estimated(estimate: Estimate | None, digits: int = 2) -> str:
     """A mean with its interval."""
     if estimate is None:
         return NOTHING
-    ends = (estimate.mean, estimate.low, estimate.high)
-    mean, low, high = (f"{0.0 if abs(end) < 0.5 * 10**-digits else end:.{digits}f}" for end in ends)
+    mean, low, high = (f"{end:z.{digits}f}" for end in (estimate.mean, estimate.low, estimate.high))
     return f"{mean} ({low} to {high})"
 
 

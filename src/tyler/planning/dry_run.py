@@ -24,7 +24,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.files import value_at
 from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import Section
@@ -35,8 +34,8 @@ from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import memory
 from tyler.planning.memory import Parts
-from tyler.planning.plan import GIB, by_part, parameter_table, predicted
-from tyler.reasoners.table import TRAININGS
+from tyler.planning.plan import GIB, PHASES, by_part, of_phase, parameter_table
+from tyler.reasoners.table import find_training
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import prompt_ids
@@ -161,7 +160,7 @@ def rehearse(
         backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=meter.device)
         short = shortened(config, backbone, length)
         problem = long_problem(backbone, config)
-        training = TRAININGS[method]
+        training = find_training(method)
         learns_traces = isinstance(short.loops[training.loop], TracesConfig)
         if learns_traces:
             trainer, example = training.rehearse(backbone, short, random_trace(backbone, length))
@@ -182,7 +181,8 @@ def rehearse(
     build.predicted = {"weights": report.counts.backbone * element, "adapters and heads": learned * memory.FLOAT32}
     packs = meter.device.type == "cpu" and can_pack(backbone.dtype)
     for phase in meter.phases[1:]:
-        phase.predicted = predicted(shape, with_answers(short, phase.answers), element, packs).get(phase.name, {})
+        if phase.name in (*PHASES, f"{method} step"):
+            phase.predicted = of_phase(phase.name, shape, with_answers(short, phase.answers), element, packs)
     return report
 
 
@@ -203,8 +203,9 @@ def shortened(config: Config, backbone: Backbone, length: int) -> Config:
     for section, loop in config.loops.items():
         shorter[f"{section}.micro_batch_tokens"] = MicroBatches.of(loop, backbone).positions  # what `auto` comes to
         if not isinstance(loop, TracesConfig):
-            shorter[f"{section}.max_new_tokens"] = min(ANSWER, value_at(config, f"{section}.max_new_tokens"))
             shorter[f"{section}.batch_size"] = 1
+            if (longest := getattr(loop, "max_new_tokens", None)) is not None:
+                shorter[f"{section}.max_new_tokens"] = min(ANSWER, longest)
     return changed(config, shorter)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from rich import box
 from rich.console import Console
@@ -20,7 +19,7 @@ from tyler.config.schema import Config
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
 from tyler.planning.memory import Parts
-from tyler.reasoners.table import TRAININGS
+from tyler.reasoners.table import TRAININGS, find_training
 from tyler.training.shape import Parameters, Shape, count_parameters
 
 MARGIN = 1.25
@@ -29,16 +28,15 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB, GB = 2**30, 10**9
 
 
-def _step(method: str, shape: Shape, config: Config, element: int) -> Parts:
-    return memory.step_memory(shape, config, TRAININGS[method].step(shape, config), element)
-
-
-PHASES: dict[str, Callable[[Shape, Config, int], Parts]] = {
+BEFORE: dict[str, Callable[[Shape, Config, int], Parts]] = {
     "calibration": memory.calibration_memory,
     "rollout": memory.rollout_memory,
-    **{f"{method} step": partial(_step, method) for method in TRAININGS},
 }
-"""What Stage 2 does before a step, and a step of every training."""
+"""What Stage 2 does before a step."""
+
+
+PHASES = (*BEFORE, *(f"{name} step" for name in TRAININGS))
+"""These, and a step of every training; `FILE.py:NAME step` is one of a method outside the package."""
 
 
 # ---------------------------------------------------------------------------------------------------------- devices
@@ -104,17 +102,21 @@ def dtype_on(config: Config, device: Device) -> str:
 # ----------------------------------------------------------------------------------------------------------- memory
 
 
-def predicted(shape: Shape, config: Config, element: int, packs: bool = False) -> dict[str, Parts]:
+def predicted(
+    shape: Shape, config: Config, element: int, packs: bool = False, phases: Sequence[str] = PHASES
+) -> dict[str, Parts]:
     """Bytes of every phase by part, at the longest that the config allows; `packs` as of a Device."""
-    return {name: of_phase(name, shape, config, element, packs) for name in PHASES}
+    return {phase: of_phase(phase, shape, config, element, packs) for phase in phases}
 
 
-def of_phase(phase: str, shape: Shape, config: Config, element: int, packs: bool) -> Parts:
-    """Bytes of one phase by part."""
-    training = TRAININGS.get(phase.removesuffix(" step"))
-    decodes = training is None or not isinstance(config.loops[training.loop], TracesConfig)
-    packed = memory.packed_weights(shape, config, element) if packs and decodes else {}
-    return PHASES[phase](shape, config, element) | packed
+def of_phase(phase: str, shape: Shape, config: Config, element: int, packs: bool = False) -> Parts:
+    """Bytes of one phase by part. Raises ValueError for a step that its method does not describe."""
+    packed = memory.packed_weights(shape, config, element) if packs else {}
+    if phase in BEFORE:
+        return BEFORE[phase](shape, config, element) | packed
+    training = find_training(phase.removesuffix(" step"))
+    parts = memory.step_memory(shape, config, training.step(shape, config), element)
+    return parts if isinstance(config.loops[training.loop], TracesConfig) else parts | packed
 
 
 def verdict(shape: Shape, config: Config, phase: str, device: Device) -> str:
@@ -128,17 +130,18 @@ def verdict(shape: Shape, config: Config, phase: str, device: Device) -> str:
 # ------------------------------------------------------------------------------------------------------- the tables
 
 
-def run(config: Config, devices: Sequence[str] = ()) -> None:
-    """Print the plan for the named devices, by default all that are known."""
+def run(config: Config, devices: Sequence[str] = (), method: str | None = None) -> None:
+    """Print the plan for the named devices, by default all that are known; with a method outside the package too."""
     shape = Shape.read(settings_of(config.backbone.id))
     chosen = [device_named(name) for name in devices] or list(KNOWN.values())
+    phases = PHASES if method is None else tuple(dict.fromkeys((*PHASES, f"{method} step")))
     console = Console(highlight=False)
     console.print(f"{config.backbone.id}: a plan from shapes alone; nothing was loaded")
     console.print(parameter_table(count_parameters(shape, config.lora, config.operators)))
     for dtype, packs in dict.fromkeys((dtype_on(config, device), device.packs) for device in chosen):
         title = f"memory in {dtype}{' on a CPU' if packs else ''}, at the config's longest (GiB)"
-        console.print(memory_table(predicted(shape, config, BYTES[dtype], packs), title))
-    console.print(device_table(shape, config, chosen))
+        console.print(memory_table(predicted(shape, config, BYTES[dtype], packs, phases), title))
+    console.print(device_table(shape, config, chosen, phases))
 
 
 def parameter_table(counts: Parameters) -> Table:
@@ -172,10 +175,10 @@ def by_part(parts: Parts) -> str:
     return ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
 
 
-def device_table(shape: Shape, config: Config, devices: Sequence[Device]) -> Table:
+def device_table(shape: Shape, config: Config, devices: Sequence[Device], phases: Sequence[str] = PHASES) -> Table:
     """Which phases fit which devices."""
     heads = [device.name.replace("-", "\n") for device in devices]
     table = Table(Column("phase", no_wrap=True), *heads, title="what fits", box=box.SIMPLE)
-    for phase in PHASES:
+    for phase in phases:
         table.add_row(phase.removesuffix(" step"), *(verdict(shape, config, phase, device) for device in devices))
     return table

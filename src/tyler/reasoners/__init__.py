@@ -2,7 +2,8 @@
 
 reasoner.py       the protocol that evaluation, serving and experiments know
 tyler.py          Tyler as a reasoner
-table.py          methods and trainings by name, and what each says of itself
+method.py         what a method says of itself, for evaluation and for training
+table.py          methods and trainings by name
 registry.py       how a model becomes a reasoner under one of them
 cot.py            the backbone as it is
 sft.py  grpo.py   fine-tuning without operators

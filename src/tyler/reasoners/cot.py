@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tyler.engine.routing import Never
 from tyler.model import Tyler
-from tyler.reasoners.table import Method
+from tyler.reasoners.method import Method
 from tyler.reasoners.tyler import TylerReasoner
 
 

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from tyler.config.schema import Config
-from tyler.engine.base import longest_prompt
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training.command import (
     Prepared,
     load_backbone,
     load_problems_that_fit,
-    lora_of,
+    lora_model,
     origin_of,
     plain_model,
     training_command,
@@ -34,19 +32,13 @@ def run(config: Config) -> Prepared[Tyler]:
     backbone = load_backbone(config, sharded=config.stage2.shard_layers)
     torch.manual_seed(config.stage2.seed)
     model = plain_model(config, backbone, "grpo")
-    room = longest_prompt(backbone, model.heads)
-    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, backbone)
     origin = origin_of(backbone.fingerprint(), map(Problem.content, problems), backbone) | origins(config.rewards)
     model = learner(model, config)
-
-    def train(run: TrainedRun) -> None:
-        Stage2Trainer(model, problems, development, config, title="GRPO").train(run)
-
-    return Prepared(model, origin, train, config)
+    trained = model, problems, development, config
+    return Prepared(model, origin, lambda run: Stage2Trainer(*trained, title="GRPO").train(run), config)
 
 
 def rehearsed(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> Stage2Trainer:
     """What a dry run takes a step with."""
-    model = plain_model(config, backbone, "grpo")
-    model.policy.add_lora(lora_of(config))
-    return Stage2Trainer(model, problems, (), config)
+    return Stage2Trainer(lora_model(config, backbone, "grpo"), problems, (), config)

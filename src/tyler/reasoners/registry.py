@@ -21,8 +21,9 @@ from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.modeling.backbone import dtype_name
 from tyler.reasoners.cot import backbone_alone
+from tyler.reasoners.method import MAX_NEW_TOKENS, LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Reasoner, Servable
-from tyler.reasoners.table import MAX_NEW_TOKENS, METHODS, OWN, LengthSetting, Method, find_method
+from tyler.reasoners.table import METHODS, OWN, find_method
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.prompts import Prompt, Question

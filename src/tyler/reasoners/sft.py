@@ -12,7 +12,7 @@ from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.runs.metrics import SPEED, Metrics, from_traces
-from tyler.training.command import Prepared, load_backbone, lora_of, origin_of, plain_model, training_command
+from tyler.training.command import Prepared, load_backbone, lora_model, origin_of, training_command
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import embed_ids
 from tyler.training.traces import Trace, load_development, load_traces
@@ -46,14 +46,11 @@ def prepared(config: Config, loop: TracesConfig, trainer: type[SftTrainer]) -> P
     backbone = load_backbone(config)
     traces, development = load_traces(config, backbone), load_development(config, backbone, loop)
     torch.manual_seed(loop.seed)
-    model = plain_model(config, backbone, "sft")
-    model.policy.add_lora(lora_of(config))
+    model = lora_model(config, backbone, "sft")
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, trainer(model, traces, loop, development).train)
 
 
 def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[SftTrainer, Trace]:
     """What a dry run takes a step with."""
-    model = plain_model(config, backbone, "sft")
-    model.policy.add_lora(lora_of(config))
-    return SftTrainer(model, (), config.sft), trace
+    return SftTrainer(lora_model(config, backbone, "sft"), (), config.sft), trace

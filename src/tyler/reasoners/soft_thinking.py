@@ -38,7 +38,7 @@ from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import backbone_alone
-from tyler.reasoners.table import LengthSetting, Method
+from tyler.reasoners.method import LengthSetting, Method
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"

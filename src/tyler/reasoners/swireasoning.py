@@ -41,7 +41,7 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import backbone_alone
-from tyler.reasoners.table import LengthSetting, Method
+from tyler.reasoners.method import LengthSetting, Method
 from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -30,14 +29,14 @@ SECONDS_BETWEEN_LINES = 30.0
 _hidden: ContextVar[bool] = ContextVar("progress is hidden", default=False)
 
 
-class Bar(Protocol):
-    """Progress that is being shown."""
+class Bar:
+    """Progress; this one is not shown."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Move on; `note` says how it is going, as "loss 0.512"."""
 
 
-class RichBar:
+class RichBar(Bar):
     """A Bar drawn by rich."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
@@ -47,14 +46,7 @@ class RichBar:
         self._progress.update(self._task, advance=steps, note=note)
 
 
-class NoBar:
-    """A Bar that is not shown."""
-
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Nothing to show."""
-
-
-class LogLines:
+class LogLines(Bar):
     """A Bar as lines of a log: at the start, after the first step, every 30 seconds, and at the end.
 
     A step that takes longer than that has a line of its own. `clock` gives seconds.
@@ -102,7 +94,7 @@ def bar(description: str, total: int, done: int = 0, *, unit: str = "step", wher
     """
     console = Console(stderr=True)
     if _hidden.get():
-        yield NoBar()
+        yield Bar()
     elif not (console.is_terminal or console.is_jupyter):
         yield LogLines(description, total, done, unit, where)
     else:

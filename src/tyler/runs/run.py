@@ -69,15 +69,12 @@ LOG_LENGTHS = "log_lengths.json"
 
 logger = logging.getLogger(__name__)
 
-MIN_FREE_BYTES = 64 * 2**20
-
-
 Listener = Callable[[int, Mapping[str, Any]], None]
 """Is told every line of metrics.jsonl: the step and its metrics."""
 
 
-class RunReader:
-    """What every process of a training sees of its run: the checkpoints, and the best of them."""
+class TrainedRun:
+    """A run as every process of a training has it. This one reads it and writes nothing, for another process does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,8 +97,24 @@ class RunReader:
         """The checkpoint to resume from, or None at the start of a run."""
         return latest_checkpoint(self.path)
 
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Nothing: the writer logs."""
 
-class Run(RunReader):
+    def log_trajectories(self, step: int, trajectories: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing: the writer logs."""
+
+    def note_at_start(self, facts: Mapping[str, Any]) -> None:
+        """Nothing: the writer notes it."""
+
+    def require_space(self, checkpoint_bytes: int) -> None:
+        """Nothing: the writer needs it."""
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Where the writer saves this step."""
+        return self.path / CHECKPOINTS / f"step-{step}"
+
+
+class Run(TrainedRun):
     """A run directory open for writing. Make one with `create` or `resume`, and close it, or use `with`."""
 
     def __init__(self, path: Path, lock: int | None, keep_checkpoints: int) -> None:
@@ -120,19 +133,18 @@ class Run(RunReader):
         config_text: str,
         *,
         keep_checkpoints: int = 2,
-        min_free_bytes: int = MIN_FREE_BYTES,
         lock: bool = True,
         replace: bool = False,
     ) -> Run:
         """Start a run in a new or empty directory; with `replace`, drop what an earlier run left there, and only that.
 
         `config_text` is the resolved config in YAML; the `keep_checkpoints` newest checkpoints are kept. Raises
-        RunError when the directory holds something else, cannot be written, has less than `min_free_bytes` left or is
-        in use; without `lock` nothing says whether it is in use.
+        RunError when the directory holds something else, cannot be written or is in use; without `lock` nothing says
+        whether it is in use.
         """
         path = Path(path)
         _refuse_other_files(path)
-        held = _open_directory(path, min_free_bytes, lock)
+        held = _open_directory(path, lock)
         with released_on_error(path, held):
             if (path / CONFIG).exists():
                 if not replace:
@@ -153,7 +165,6 @@ class Run(RunReader):
         config_text: str,
         *,
         keep_checkpoints: int = 2,
-        min_free_bytes: int = MIN_FREE_BYTES,
         lock: bool = True,
         defaults_text: str = "{}",
         origin: Mapping[str, str] | None = None,
@@ -168,7 +179,7 @@ class Run(RunReader):
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
-        held = _open_directory(path, min_free_bytes, lock)
+        held = _open_directory(path, lock)
         with released_on_error(path, held):
             before = _read_config(path / CONFIG)
             if changed := differences(before, config_text, defaults_text):
@@ -302,30 +313,6 @@ class Run(RunReader):
         return RunError(f"{why}; {state}; {remedy} with {resume_hint(self.path)}")
 
 
-class ReadOnlyRun(RunReader):
-    """A run that another process of the same training writes: this one reads its checkpoints and writes nothing."""
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Nothing: the writer logs."""
-
-    def log_trajectories(self, step: int, trajectories: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing: the writer logs."""
-
-    def note_at_start(self, facts: Mapping[str, Any]) -> None:
-        """Nothing: the writer notes it."""
-
-    def require_space(self, checkpoint_bytes: int) -> None:
-        """Nothing: the writer needs it."""
-
-    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Where the writer saves this step."""
-        return self.path / CHECKPOINTS / f"step-{step}"
-
-
-TrainedRun = Run | ReadOnlyRun
-"""A run as a training has it, in the process that writes it or in another."""
-
-
 def resume_hint(path: Path) -> str:
     """The flags with which a run's command resumes it."""
     return f"--resume --output {shlex.quote(str(path))}"
@@ -388,23 +375,16 @@ def _read_config(path: Path) -> str:
     return text
 
 
-def _open_directory(path: Path, min_free_bytes: int, locked: bool) -> int | None:
+def _open_directory(path: Path, locked: bool) -> int | None:
     """Make the directory, prove that it can be written, and take its lock; returns the lock's file descriptor."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = take_lock(path) if locked else None
     except OSError as error:
         raise RunError(f"cannot write to {path}: {error.strerror}; choose another directory (--output)") from error
-    with released_on_error(path, lock):
-        free = shutil.disk_usage(path).free
-        if free < min_free_bytes:
-            raise RunError(
-                f"{path} has {free / 2**20:.0f} MiB of disk left, and a run needs {min_free_bytes / 2**20:.0f} MiB; "
-                "make room or choose another directory (--output)"
-            )
-        if lock is not None:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
+    if lock is not None:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
     return lock
 
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.reasoners.reasoner import Servable
-from tyler.serving import completions, errors, messages, page, responses, tokens
+from tyler.serving import completions, errors, messages, page, responses
 from tyler.serving.event_stream import Handler, rendered
 from tyler.serving.guard import Guard
 from tyler.serving.schema import Strict, read
@@ -29,8 +29,8 @@ ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
     "/v1/responses": (responses.ResponsesRequest, rendered(responses.Output)),
     "/v1/messages": (messages.MessagesRequest, rendered(messages.Message)),
     "/v1/messages/count_tokens": (messages.MessagesCount, messages.count_tokens),
-    "/tokenize": (tokens.TokenizeRequest, tokens.tokenize),
-    "/detokenize": (tokens.DetokenizeRequest, tokens.detokenize),
+    "/tokenize": (completions.TokenizeRequest, completions.tokenize),
+    "/detokenize": (completions.DetokenizeRequest, completions.detokenize),
     "/api/answers": (page.PageQuestion, page.answer),
     "/api/lens": (page.LensQuestion, page.look),
 }

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` and `/v1/completions`.
+"""`POST /v1/chat/completions` and `/v1/completions`; `/tokenize` and `/detokenize` for the same conversations.
 
 In a chat invocations appear as reasoning, where they happen, so that clients show them. In completions texts and token
 ids are continued as they are, with log-probabilities for evaluations.
@@ -6,19 +6,23 @@ ids are continued as they are, with log-probabilities for evaluations.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, TypeVar
 
+from fastapi import Request
 from pydantic import Field
+from starlette.responses import JSONResponse, Response
 
 from tyler.engine.request import TokenEvent
 from tyler.serving import schema
+from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Started, Text, mark
-from tyler.serving.schema import Alternatives, Count, Effort, Ids, Sampled, Turns, Wanted, conversation_of
+from tyler.serving.schema import Alternatives, Count, Effort, Ids, Sampled, Strict, Turns, Wanted, conversation_of
 from tyler.serving.scoring import Scored, entries_of, name_of, score_prompt
 from tyler.serving.service import Service
 
@@ -208,3 +212,46 @@ def ending(answer: Answer) -> list[Scored]:
     if done.finish_reason == "eos":
         return [Scored(done.actions[-1], "", done.logprobs[-1])]
     return [] if answer.tokens else [Scored(None, "", None)]
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+class TokenizeRequest(Strict):
+    """A text as it is, or a conversation in the chat template."""
+
+    model: schema.Name | None = None
+    prompt: schema.Text | None = None
+    messages: Turns | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(Strict):
+    """Token ids of a text."""
+
+    model: schema.Name | None = None
+    tokens: Ids
+
+
+async def tokenize(service: Service, http: Request, body: TokenizeRequest) -> Response:
+    """The token ids of a text, or of a conversation's prompt. Raises ApiError where neither or both are sent."""
+    service.check_model(body.model or service.settings.name)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "send either prompt or messages", param="prompt")
+    if body.messages is not None:
+        ids = await service.prompt_ids(conversation_of(body.messages))
+    else:
+        service.check_characters([body.prompt or ""])
+        encode = partial(service.tokenizer.encode, add_special_tokens=body.add_special_tokens, verbose=False)
+        ids = await asyncio.to_thread(encode, body.prompt)
+    longest = service.servable.model.backbone.max_positions
+    return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": list(ids)})
+
+
+async def detokenize(service: Service, http: Request, body: DetokenizeRequest) -> Response:
+    """The text of token ids. Raises ApiError for ids that are not tokens."""
+    service.check_model(body.model or service.settings.name)
+    known = service.servable.model.backbone.vocab_size
+    if (largest := max(body.tokens, default=0)) >= known:
+        raise ApiError(400, f"token id {largest} is out of range; ids go to {known - 1}", param="tokens")
+    return JSONResponse({"prompt": await asyncio.to_thread(service.tokenizer.decode, body.tokens)})

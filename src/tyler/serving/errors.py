@@ -50,20 +50,17 @@ class ApiError(Exception):
         return JSONResponse(self.body(path), self.status, self.headers)
 
 
-def engine_failed(reason: str) -> ApiError:
-    """The engine lost an answer; or its grammar, which the client sent, grew too complex in the middle of it."""
-    if GRAMMAR_FAILED in reason:
-        return ApiError(400, reason[:500], param="response_format", code="too_complex")
-    return ApiError(500, f"{reason[:500]}; the same request may be sent again", code="engine_failed")
-
-
 def answer_to(error: Exception) -> ApiError:
-    """What a client is told of an exception."""
+    """What a client is told of an exception: of the engine's that an answer is lost, or that its grammar, which the
+    client sent, grew too complex in the middle of it."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, DecodingError):
-        return engine_failed(str(error))
-    return ApiError(500, f"the server failed: {type(error).__name__}")
+    if not isinstance(error, DecodingError):
+        return ApiError(500, f"the server failed: {type(error).__name__}")
+    reason = str(error)[:500]
+    if GRAMMAR_FAILED in reason:
+        return ApiError(400, reason, param="response_format", code="too_complex")
+    return ApiError(500, f"{reason}; the same request may be sent again", code="engine_failed")
 
 
 def of_validation(error: ValidationError) -> ApiError:

@@ -16,7 +16,7 @@ from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.shared_engine import Call, DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.serving.dispatcher import Dispatcher
-from tyler.serving.errors import ApiError, engine_failed
+from tyler.serving.errors import ApiError, answer_to
 from tyler.serving.grammar import TextGrammar
 from tyler.serving.metrics import Metrics
 
@@ -238,7 +238,7 @@ class Generation:
 
     def _fail(self, error: DecodingError) -> None:
         """Note that the engine lost what is unfinished."""
-        self.failure = engine_failed(str(error))
+        self.failure = answer_to(error)
         self._news.set()
         self._urgent.set()
 

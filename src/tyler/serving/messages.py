@@ -10,7 +10,6 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from tyler.serving import schema
-from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Invocation, Piece, Text, mark
 from tyler.serving.schema import Content, Count, Generating, StopStrings, Strict, TextOptions, Turns, Wanted, text_of
@@ -35,7 +34,7 @@ class MessagesCount(Strict):
     thinking: Thinking = Thinking(type="adaptive")
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> schema.Conversation:
         """The messages as the prompt takes them."""
         system = [] if self.system is None else [("system", text_of(self.system), "system")]
         return schema.conversation_of(self.messages, *system)

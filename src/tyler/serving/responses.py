@@ -9,7 +9,6 @@ from pydantic import Field
 
 from tyler.engine.request import TokenEvent
 from tyler.serving import schema
-from tyler.serving.conversation import Conversation
 from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
 from tyler.serving.schema import Count, Effort, Generating, Name, Strict, TextOptions, Turn, Wanted
@@ -70,11 +69,11 @@ class ResponsesRequest(Generating):
         )
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> schema.Conversation:
         """The instructions and the input as the prompt takes them."""
         before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
         if isinstance(self.input, str):
-            return Conversation.of([*before, ("user", self.input, "input")])
+            return schema.Conversation.of([*before, ("user", self.input, "input")])
         return schema.conversation_of(self.input, *before, field="input")
 
 

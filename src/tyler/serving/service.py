@@ -19,13 +19,12 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.serving.audit_log import AuditLog
-from tyler.serving.conversation import Conversation, Question
 from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError
 from tyler.serving.generation import Generation
 from tyler.serving.grammar import TextGrammar, words_of
 from tyler.serving.metrics import Metrics
-from tyler.serving.schema import EFFORTS, Format, Generating, Wanted
+from tyler.serving.schema import EFFORTS, Conversation, Format, Generating, Question, Wanted
 from tyler.serving.settings import ServerSettings
 from tyler.tasks.prompts import ids_of_beginning
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
 from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import first_line
@@ -23,8 +22,7 @@ from tyler.modeling.hub import HUB_ID
 from tyler.modeling.loading import load_backbone
 from tyler.modeling.manifest import NAMES, BackboneRecord, check_files
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.sharing.card import model_card
-from tyler.sharing.records import evaluations_of, results_in, saved_fingerprint, training_of
+from tyler.sharing.card import evaluations_of, model_card, results_in, saved_fingerprint, training_of
 
 CARD = "README.md"
 
@@ -51,7 +49,8 @@ def run(
     besides those beside the run, `revision` a branch of the repository. Raises PushError and CheckpointError before
     anything is sent.
     """
-    check_repo(repo)
+    if not HUB_ID.fullmatch(repo):
+        raise PushError(f"{repo!r} is not the name of a repository on the Hub; give USER/NAME")
     folder = checkpoint_of(model)
     manifest = Manifest.read(folder)
     check_files(folder / MANIFEST, manifest.digests, manifest.files)
@@ -71,16 +70,6 @@ def run(
 
 
 # ---------------------------------------------------------------------------------------------------- before sending
-
-
-def check_repo(repo: str) -> None:
-    """Raise PushError for a name that no repository on the Hub can have."""
-    try:
-        validate_repo_id(repo)
-    except HFValidationError as error:
-        raise PushError(f"{repo!r} is not a valid name on the Hub ({first_line(error)}); give USER/NAME") from error
-    if "/" not in repo:
-        raise PushError(f"{repo!r} does not say whose it is; give USER/NAME")
 
 
 def checkpoint_of(model: str) -> Path:

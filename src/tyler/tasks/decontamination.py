@@ -171,14 +171,15 @@ def in_proportion(sets: Mapping[str, Sequence[Problem]], weights: Sequence[float
                 f"change its weight of {weight:g}, or leave it out"
             )
         times, rest = divmod(count, len(problems))
-        drawn = {problem.id for problem in sorted(problems, key=lambda problem: _rank(problem, seed))[:rest]}
+        drawn = {problem.id for problem in _ranked(problems, f"mixture {seed}")[:rest]}
         mixed += [*problems] * times + [problem for problem in problems if problem.id in drawn]
         logger.info("%s: %d of %d examples, from %d problems", name, count, total, len(problems))
     return mixed
 
 
-def _rank(problem: Problem, seed: int) -> bytes:
-    return hashlib.sha256(f"mixture {seed} {problem.id}".encode()).digest()
+def _ranked(problems: Sequence[Problem], draw: str) -> list[Problem]:
+    """The problems by a hash of their ids, which no order changes."""
+    return sorted(problems, key=lambda problem: hashlib.sha256(f"{draw} {problem.id}".encode()).digest())
 
 
 def splits_of(task: str) -> tuple[str, ...]:
@@ -188,9 +189,8 @@ def splits_of(task: str) -> tuple[str, ...]:
 
 
 def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """`count` of the problems, at most a tenth: those whose id has the smallest hash, which no order changes."""
-    ranked = sorted(problems, key=lambda problem: hashlib.sha256(f"development {problem.id}".encode()).digest())
-    chosen = {problem.id for problem in ranked[: min(count, len(problems) // 10)]}
+    """`count` of the problems, at most a tenth: those whose id has the smallest hash."""
+    chosen = {problem.id for problem in _ranked(problems, "development")[: min(count, len(problems) // 10)]}
     return [problem for problem in problems if problem.id in chosen]
 
 

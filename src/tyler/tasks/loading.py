@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def _published(task: Task, split: str, path: Path | None, revision: str | None) 
     origin = path or source.hub_id
     seen: set[str] = set()
     repeated = 0
-    for problem in _of_split(task, split, _problems(task, split, _rows(task, source, path, revision))):
+    for problem in _problems(task, split, _rows(task, source, path, revision)):
         if problem.id not in seen:
             seen.add(problem.id)
             yield problem
@@ -115,17 +116,10 @@ def _published(task: Task, split: str, path: Path | None, revision: str | None) 
         )
 
 
-def _of_split(task: Task, split: str, problems: Iterator[Problem]) -> Iterator[Problem]:
-    """Those of a split, for a task that divides one file among its splits; else all of them."""
-    if task.divide is None:
-        return problems
-    every = list(problems)
-    return (problem for problem, side in zip(every, task.divide(every), strict=True) if side == split)
-
-
 def _rows(task: Task | Generated, source: Source, path: Path | None, revision: str | None) -> Iterator[Row]:
     if path is not None:
-        return _file_rows(task, source, path)
+        files = [path] if path.is_file() else _official_files(task, source, path)
+        return chain.from_iterable(read_rows(file, private=task.private) for file in files)
     if source.hub_id is None:
         raise ValueError(
             f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path "
@@ -179,11 +173,6 @@ def _given_rows(
             f"{', '.join(ENDINGS)}"
         )
     return split or Path(path).name.partition(".")[0], read_rows(path, private=task.private)
-
-
-def _file_rows(task: Task | Generated, source: Source, path: Path) -> Iterator[Row]:
-    for file in [path] if path.is_file() else _official_files(task, source, path):
-        yield from read_rows(file, private=task.private)
 
 
 def _official_files(task: Task | Generated, source: Source, folder: Path) -> list[Path]:

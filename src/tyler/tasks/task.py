@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
@@ -79,9 +79,7 @@ class Task(Graded):
     sources: Mapping[str, Source]
     """By split; the first is the one evaluations report. None for a task that reads whatever file it is given."""
     problem: Callable[[Row, str], Problem | None]
-    """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
-    divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
-    """The split of each problem (None: of none), for a task with one file for all splits; else None."""
+    """A row and its split to a problem, or None for rows the split leaves out (pictures). Raises ValueError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +113,6 @@ def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
     return verdict
 
 
-class Rule(TypedDict):
-    """The fields of a task that say how it grades."""
-
-    verdict: Callable[[str, str, GradeOptions], Verdict]
-    same: Same
-
-
-def mathematical(equal: Equal) -> Rule:
+def mathematical(equal: Equal) -> dict[str, Any]:
     """How a task grades whose boxed answers are mathematics, compared by `equal`, in votes too."""
-    return Rule(verdict=boxed(equal), same=either_way(equal))
+    return {"verdict": boxed(equal), "same": either_way(equal)}

@@ -6,8 +6,8 @@ stage2.py                  the policy learns when to invoke what
 supervised.py              the trainer of all that learns from traces
 grpo.py                    the trainer of all that learns from groups of rewarded answers
 rollouts.py                who answers while a policy learns
-rewards.py                 what answers are worth: built-in rewards, and several with weights
-reward_functions.py        rewards of one's own, in processes of their own
+rewards.py                 what answers are worth: built-in rewards, one's own, and several with weights
+reward_worker.py           the process in which one's own is called
 verdicts.py                the verifier on many answers at once
 policy_losses.py           advantages and losses of policies, one function per equation
 objectives.py              the loss of Stage 1, and log-probabilities

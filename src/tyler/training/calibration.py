@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tyler.config import sizes
 from tyler.config.loops import CalibrationConfig
@@ -24,7 +25,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.tasks import Problem
 from tyler.training.micro_batches import CALIBRATION_ROWS
-from tyler.training.replay import pack
+from tyler.training.replay import contexts_of
 
 NO_OPERATOR = -1
 
@@ -57,13 +58,15 @@ def collect_decisions(model: Tyler, trajectories: Sequence[Trajectory]) -> Decis
     """Every decision of the policy in finished answers."""
     hidden, token_mass, operator = [], [], []
     for first in range(0, len(trajectories), CALIBRATION_ROWS):
-        packed = pack(model.backbone, trajectories[first : first + CALIBRATION_ROWS])
-        states = model.policy.reference_decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
-        for row, trajectory in enumerate(trajectories[first : first + CALIBRATION_ROWS]):
-            chosen = states[row, packed.decided_at[row, : len(trajectory.actions)]]
+        part = trajectories[first : first + CALIBRATION_ROWS]
+        contexts, decided_at = contexts_of(model.backbone, part)
+        embeds = pad_sequence(contexts, batch_first=True)
+        states = model.policy.reference_decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        for row, trajectory in enumerate(part):
+            chosen = states[row, decided_at[row]]
             hidden.append(chosen.float())
             token_mass.append(token_masses(chosen, model.backbone.head))
-            actions = packed.actions[row, : len(trajectory.actions)]
+            actions = torch.tensor(trajectory.actions, dtype=torch.long, device=states.device)
             operator.append(
                 torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR)
             )

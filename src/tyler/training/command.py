@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +27,7 @@ from tyler.modeling.lora import LoraSettings, settings_of
 from tyler.modeling.operators import Operator
 from tyler.runs.catalogue import TrainingRun
 from tyler.runs.checkpoints import RunError, checkpoint_step, latest_checkpoint
-from tyler.runs.run import CONFIG, ReadOnlyRun, Run, TrainedRun
+from tyler.runs.run import CONFIG, Run, TrainedRun
 from tyler.runs.trackers import check_tracker, open_tracker
 from tyler.tasks.decontamination import load_development, load_training, read_held_out
 from tyler.tasks.problem import Problem
@@ -54,14 +55,10 @@ class Prepared(Generic[Model]):
     """The config as the run records it, where that says more than the one that was given."""
 
 
-TrainingCommand = Callable[..., Model]
-"""A training as it is run from the command line and from Python: `command(config, output=, start=, resume=, replace=)`
-loads, trains, saves into `output` and returns the trained model. `start` is the model to start from, of those commands
-that do; `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there."""
-
-
-def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand[Model]:
-    """The command of a training that `prepare(config)` prepares, or `prepare(config, start=...)`.
+def training_command(prepare: Callable[..., Prepared[Model]]) -> Callable[..., Model]:
+    """The command of a training that `prepare(config)` prepares, or `prepare(config, start=...)`: it loads, trains,
+    saves into `output` and returns the trained model. `start` is the model to start from, of those commands that do;
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
 
     A tracker that is missing is reported before anything is loaded. Processes that a launcher started train as one.
     """
@@ -109,6 +106,13 @@ def plain_model(config: Config, backbone: Backbone, stage: str) -> Tyler:
     return Tyler.start(backbone, (), lora_of(config), config.prompt).at_stage(stage)
 
 
+def lora_model(config: Config, backbone: Backbone, stage: str) -> Tyler:
+    """The same with a new LoRA on its policy."""
+    model = plain_model(config, backbone, stage)
+    model.policy.add_lora(lora_of(config))
+    return model
+
+
 def lora_of(config: Config) -> LoraSettings:
     """The shape of both LoRAs."""
     return LoraSettings(**config.lora.model_dump())
@@ -138,33 +142,32 @@ def development_problems(config: Config, loop: OptimizationConfig) -> list[Probl
 
 
 def load_problems_that_fit(
-    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], longest_prompt: int
+    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], backbone: Backbone
 ) -> tuple[list[Problem], list[Problem]]:
-    """The training and the development problems of a config, without those whose prompts are too long to be answered.
+    """The training and the development problems of a config, without those whose prompts leave no room for the latents
+    of an answer: the same for every method.
 
     Raises ValueError where no training problem is left.
     """
+    longest_prompt = backbone.max_positions - config.most_latents
+
+    def fitting(problems: Sequence[Problem], what: str) -> list[Problem]:
+        fits = [len(request(problem).prompt_ids) <= longest_prompt for problem in problems]
+        if left_out := [problem.id for problem, fit in zip(problems, fits, strict=True) if not fit]:
+            more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+            logger.warning(
+                "left out %d of %d %s problems, with prompts of over %d tokens: %s%s",
+                *(len(left_out), len(problems), what, longest_prompt, ", ".join(left_out[:NAMED]), more),
+            )
+        return list(compress(problems, fits))
+
     training, development = load_problems(config), development_problems(config, loop)
-    kept = _that_fit(training, "training", request, longest_prompt)
-    if not kept:
+    if not (kept := fitting(training, "training")):
         raise ValueError(
             f"all {len(training)} training problems have prompts of more than {longest_prompt} tokens, which leave no "
             "room for an answer in the model's context; train on shorter ones"
         )
-    return kept, _that_fit(development, "development", request, longest_prompt)
-
-
-def _that_fit(
-    problems: Sequence[Problem], what: str, request: Callable[[Problem], Request], longest_prompt: int
-) -> list[Problem]:
-    fits = [len(request(problem).prompt_ids) <= longest_prompt for problem in problems]
-    if left_out := [problem.id for problem, fitting in zip(problems, fits, strict=True) if not fitting]:
-        more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
-        logger.warning(
-            "left out %d of %d %s problems, with prompts of over %d tokens: %s%s",
-            *(len(left_out), len(problems), what, longest_prompt, ", ".join(left_out[:NAMED]), more),
-        )
-    return [problem for problem, fitting in zip(problems, fits, strict=True) if fitting]
+    return kept, fitting(development, "development")
 
 
 def origin_of(
@@ -183,16 +186,6 @@ def origin_of(
     return found | backbone.text_origin()
 
 
-def _refuse_unfinished(start: Path | str) -> None:
-    """Raise ValueError for a run that was stopped, or is at work: the checkpoint must be named."""
-    if (newest := latest_checkpoint(start)) is None or (run := TrainingRun(Path(start))).status == "finished":
-        return
-    raise ValueError(
-        f"{start} is not finished (step {run.step} of {run.total}): resume it first (--resume), or name the checkpoint "
-        f"to start from, such as --start {newest}"
-    )
-
-
 def check_inherited(config: Config, start: Path | str, backbone: Backbone, recorded: Mapping[str, Any]) -> None:
     """Raise ValueError for a `start` whose run is not finished, and, naming every key, where a config says otherwise
     than the trained model there.
@@ -200,7 +193,11 @@ def check_inherited(config: Config, start: Path | str, backbone: Backbone, recor
     `recorded` has that model's own settings by their keys in the config. A training records its whole config, so what
     it takes from another model must be in there as it is used.
     """
-    _refuse_unfinished(start)
+    if (newest := latest_checkpoint(start)) and (run := TrainingRun(Path(start))).status != "finished":
+        raise ValueError(
+            f"{start} is not finished (step {run.step} of {run.total}): resume it first (--resume), or name the "
+            f"checkpoint to start from, such as --start {newest}"
+        )
     pairs = {key: (value_at(config, key), value) for key, value in recorded.items()}
     if backbone.id == config.backbone.id:
         pairs["backbone.revision"] = (config.backbone.revision, backbone.revision)
@@ -254,7 +251,7 @@ def opened_run(
     """
     with ExitStack() as stack:
         first = distributed.run_on_rank_zero(lambda: _opened(stack, config, output, resume, replace, origin))
-        run: TrainedRun = first or ReadOnlyRun(output)
+        run: TrainedRun = first or TrainedRun(output)
         seen = distributed.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
         if len(set(seen)) > 1:
             raise RunError(

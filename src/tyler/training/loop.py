@@ -22,7 +22,7 @@ from tyler.config.loops import OptimizationConfig
 from tyler.modeling.backbone import Backbone
 from tyler.runs.checkpoints import RunError
 from tyler.runs.metrics import Metrics
-from tyler.runs.progress import Bar, NoBar, bar
+from tyler.runs.progress import Bar, bar
 from tyler.runs.run import TrainedRun, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.training import distributed
@@ -63,10 +63,6 @@ class Step:
         """Whether something that happens every so many steps happens after this one; None is never."""
         return every is not None and (self.number + 1) % every == 0
 
-    def record_best(self, metrics: Mapping[str, float], metric: str, better: Callable[[float, float], bool]) -> None:
-        """Let this step's checkpoint be the best one if it beats all before; see `Run.record_best`."""
-        self.run.record_best(self.number + 1, metric, metrics[metric], better)
-
 
 class Trainable(Protocol):
     """A model that is trained on its backbone, and what a checkpoint holds of it besides the state of its training."""
@@ -92,7 +88,7 @@ def training_steps(
     seed = torch.initial_seed()
     if distributed.rank() == 0:
         run.note_at_start({"training": title, "steps": total})
-    shown = bar(title, total, done, where=run.path) if distributed.rank() == 0 else nullcontext(NoBar())
+    shown = bar(title, total, done, where=run.path) if distributed.rank() == 0 else nullcontext(Bar())
     with shown as progress, interruptible() as interruption:
         for number in range(done, total):
             distributed.seed_rank_rng(seed, number)
@@ -175,7 +171,7 @@ class Trainer(ABC):
                 named: dict[str, float] = {f"{self.metrics.prefix}/{name}": value for name, value in metrics.items()}
                 if self.has_development and step.is_due(loop.eval_every):
                     named |= self.evaluate()
-                    step.record_best(named, self.best, self.better)
+                    run.record_best(step.number + 1, self.best, named[self.best], self.better)
                 step.log(named, note)
         self.end()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import compress
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
@@ -15,20 +15,6 @@ from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.packing import read_packed
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Trajectories as right-padded tensors. `decided_at` is the position whose hidden state chose each action."""
-
-    embeds: Float[Tensor, "batch seq dim"]
-    actions: Int[Tensor, "batch actions"]
-    decided_at: Int[Tensor, "batch actions"]
-    mask: Bool[Tensor, "batch actions"]
-    is_operator: Bool[Tensor, "batch actions"]
-    allowed: Bool[Tensor, "batch actions operators"]
-    logprobs: Float[Tensor, "batch actions"]
-    temperature: Float[Tensor, "batch"]
 
 
 def replay_context(
@@ -54,66 +40,45 @@ def replay_context(
     return torch.cat([*pieces, tokens[start:]]), decided_at
 
 
-def pack(backbone: Backbone, trajectories: Sequence[Trajectory]) -> Packed:
-    """Pack trajectories for one pass of the learner. Padding is on the right, so a causal pass needs no mask."""
-    embed, device = backbone.embed, backbone.device
-    contexts, decided = zip(*(replay_context(trajectory, embed, device) for trajectory in trajectories), strict=True)
-
-    def pad(rows: list[Tensor], value: float) -> Tensor:
-        return pad_sequence(rows, batch_first=True, padding_value=value).to(device)
-
-    return Packed(
-        embeds=pad(list(contexts), 0.0),
-        actions=pad([torch.tensor(t.actions) for t in trajectories], 0),
-        decided_at=pad([torch.tensor(d) for d in decided], 0),
-        mask=pad([torch.tensor(t.drawn(), dtype=torch.bool) for t in trajectories], False),
-        is_operator=pad([torch.tensor(t.is_operator, dtype=torch.bool) for t in trajectories], False),
-        allowed=pad([t.allowed() for t in trajectories], False),
-        logprobs=pad([torch.tensor(t.logprobs, dtype=torch.float32) for t in trajectories], 0.0),
-        temperature=torch.tensor([t.sampling.scale for t in trajectories], device=device),
-    )
-
-
-def decision_states(
-    decoder: PreTrainedModel, packed: Packed, *, recompute: bool = False
-) -> Float[Tensor, "positions dim"]:
-    """The hidden state that chose each drawn action, in one causal pass; row by row, without padding."""
-    chosen_at = [places[drawn] for places, drawn in zip(packed.decided_at, packed.mask, strict=True)]
-    ends = [int(places.max()) + 1 if len(places) else 1 for places in chosen_at]
-    rows = [embeds[:end] for embeds, end in zip(packed.embeds, ends, strict=True)]
-    hidden = read_packed(decoder, rows, recompute=recompute)
-    return torch.cat([states[places] for states, places in zip(hidden, chosen_at, strict=True)])
+def contexts_of(
+    backbone: Backbone, trajectories: Sequence[Trajectory]
+) -> tuple[list[Float[Tensor, "seq dim"]], list[Int[Tensor, " actions"]]]:
+    """x_t of each trajectory, and the positions that decided its actions (`replay_context`)."""
+    pairs = [replay_context(one, backbone.embed, backbone.device) for one in trajectories]
+    return [context for context, _ in pairs], [torch.tensor(places, dtype=torch.long) for _, places in pairs]
 
 
 def replay_logprobs(
+    backbone: Backbone,
     decoder: PreTrainedModel,
-    head: Tensor,
     psi: Tensor,
-    packed: Packed,
+    trajectories: Sequence[Trajectory],
     *,
     recompute: bool = False,
 ) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"]]:
     """log p of every drawn action under the rollout's masks and temperature, and the entropy; 0 elsewhere.
 
-    All trajectories must have been sampled at one temperature (ValueError).
+    One causal pass of `decoder`, without padding. All trajectories must have been sampled at one temperature
+    (ValueError).
     """
-    temperature = packed.temperature[0].item()
-    if not bool((packed.temperature == temperature).all()):
-        raise ValueError(
-            f"the trajectories were sampled at temperatures {sorted(set(packed.temperature.tolist()))}; "
-            "replay one at a time"
-        )
-    states = decision_states(decoder, packed, recompute=recompute)
-    chosen = chosen_logprobs(
-        states,
-        head,
-        psi,
-        packed.actions[packed.mask],
-        packed.allowed[packed.mask],
-        temperature=temperature,
-    )
-    empty = torch.zeros_like(packed.logprobs)
-    return empty.masked_scatter(packed.mask, chosen.logprobs), empty.masked_scatter(packed.mask, chosen.entropy)
+    temperatures = sorted({one.sampling.scale for one in trajectories})
+    if len(temperatures) > 1:
+        raise ValueError(f"the trajectories were sampled at temperatures {temperatures}; replay one at a time")
+    drawn = [torch.tensor(one.drawn(), dtype=torch.bool) for one in trajectories]
+    contexts, decided = contexts_of(backbone, trajectories)
+    chosen_at = [places[each] for places, each in zip(decided, drawn, strict=True)]
+    ends = [int(places.max()) + 1 if len(places) else 1 for places in chosen_at]
+    rows = [context[:end] for context, end in zip(contexts, ends, strict=True)]
+    hidden = read_packed(decoder, rows, recompute=recompute)
+    states = torch.cat([states[places] for states, places in zip(hidden, chosen_at, strict=True)])
+    taken = [action for one in trajectories for action in compress(one.actions, one.drawn())]
+    allowed = torch.cat([one.allowed()[each] for one, each in zip(trajectories, drawn, strict=True)])
+    device, scale = backbone.device, temperatures[0]
+    actions = torch.tensor(taken, dtype=torch.long, device=device)
+    chosen = chosen_logprobs(states, backbone.head, psi, actions, allowed.to(device), temperature=scale)
+    mask = pad_sequence(drawn, batch_first=True).to(device)
+    empty = torch.zeros(mask.shape, device=device)
+    return empty.masked_scatter(mask, chosen.logprobs), empty.masked_scatter(mask, chosen.entropy)
 
 
 def padded(rows: Sequence[Sequence[float]], device: torch.device) -> tuple[Tensor, Tensor]:

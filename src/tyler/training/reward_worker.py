@@ -1,4 +1,4 @@
-"""The process behind `reward_functions.py`: loads one function and calls it with the columns that come through a pipe.
+"""The process behind `rewards.RewardFunction`: it loads one function and calls it with what comes through a pipe.
 
 Run as a script, with the source, the function's name and the pipe's descriptor, and without torch. A reply is a pair:
 what was asked for, or None and what went wrong. The first, before any columns, are the function's parameters (None:

@@ -11,9 +11,18 @@ None leaves an answer out of its group. Whatever else a reward does wrong ends t
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -25,10 +34,21 @@ from tyler.config.schema import Config
 from tyler.engine.trajectory import Trajectory
 from tyler.tasks.answers.boxed import boxed_answer
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training.reward_functions import START_SECONDS, RewardError, RewardFunction, source_digest
 from tyler.training.verdicts import Verifier, is_fault
 
 Values = list[float | None]
+
+logger = logging.getLogger(__name__)
+
+WORKER = Path(__file__).with_name("reward_worker.py")
+START_SECONDS = 120.0
+"""A function may load a model of its own before its first answer."""
+STDERR = 2
+"""Where what a function prints goes."""
+
+
+class RewardError(ValueError):
+    """A reward that cannot be used; says which, and what it did."""
 
 
 class Reward(Protocol):
@@ -124,6 +144,95 @@ class Length:
         return [-min(1.0, max(0, count - self.free) / room) for count in num_visible]
 
 
+# ---------------------------------------------------------------------------------------------- functions of one's own
+
+
+class RewardFunction:
+    """A function `FILE.py:NAME` or `package.module:NAME` in a process that answers one call within `seconds`.
+
+    Raises RewardError for a source or a function that is not there. Use it with `with`.
+    """
+
+    def __init__(self, path: str, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+        source_of(path)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(WORKER), *path.rpartition(":")[::2], str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR,
+                env=environment,
+            )
+        try:
+            self.parameters = self._reply(START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    def __call__(self, **columns: list[Any]) -> list[Any]:
+        """What the function gives for these columns. Raises RewardError where it fails or takes too long."""
+        with suppress(OSError):  # the process has ended, which its reply says
+            self._pipe.send(columns)
+        values = self._reply(self.seconds)
+        if not isinstance(values, Iterable):
+            raise RewardError(f"the reward {self.path} gave {values!r:.80}; it must give a list, a number an answer")
+        return list(values)
+
+    def _reply(self, seconds: float) -> Any:
+        """What the process sends. Raises RewardError."""
+        if not self._pipe.poll(seconds):
+            self._process.kill()
+            raise RewardError(
+                f"the reward {self.path} took more than {seconds:g} seconds and was ended; make it faster, or raise "
+                "reward_seconds"
+            )
+        try:
+            value, fault = self._pipe.recv()
+        except (EOFError, OSError):
+            raise RewardError(
+                f"the process of the reward {self.path} ended (exit code {self._process.wait()})"
+            ) from None
+        if fault is not None:
+            raise RewardError(f"the reward {self.path} failed: {fault}")
+        return value
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+
+    def __enter__(self) -> RewardFunction:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def source_of(path: str) -> Path:
+    """The file that holds the function at `path`. Raises RewardError if it is not found."""
+    module, _, _ = path.rpartition(":")
+    if module.endswith(".py"):
+        if not Path(module).is_file():
+            raise RewardError(f"the reward {path}: there is no file {module!r} (from {Path.cwd()})")
+        return Path(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise RewardError(f"the reward {path}: {error}") from error
+    if spec is None or spec.origin is None:
+        raise RewardError(f"the reward {path}: there is no module {module!r}; a file ends in .py")
+    return Path(spec.origin)
+
+
+def source_digest(path: str) -> str:
+    """The sha256 of the source that holds the function at `path`. Raises RewardError if it is not found."""
+    return hashlib.sha256(source_of(path).read_bytes()).hexdigest()
+
+
 # ------------------------------------------------------------------------------------------------------ all together
 
 
@@ -198,12 +307,12 @@ class Rewards:
         *,
         operators: bool,
     ) -> Rewards:
-        """The rewards that a config names; the penalty is on `operators` alone. Use it with `with`, which ends the
-        processes of functions.
+        """The rewards that a config names and that count (`counting`). Use it with `with`, which ends the processes of
+        functions.
 
         Raises RewardError for a function that cannot be found or asks for a column that does not exist.
         """
-        named = [one for one in settings if operators or one.name != "budget"]
+        named = counting(settings, operators=operators)
         runs_code = any(one.name == "code" for one in settings)
         verifier = Verifier(objective.reward_seconds, runs_code, objective.packages)
         return cls(tuple(_weighted(one, config, objective, longest) for one in named), verifier)
@@ -261,11 +370,27 @@ def wanted_columns(title: str, parameters: list[tuple[str, bool]] | None) -> tup
     return tuple(name for name, _ in parameters if name in COLUMNS)
 
 
-def with_sources(config: Config) -> Config:
-    """The config with the hashes of its rewards' sources, as a run keeps it.
+def counting(settings: Sequence[RewardConfig], *, operators: bool) -> list[RewardConfig]:
+    """The rewards that can be earned: the penalty of the budget is on `operators` alone.
 
-    Raises RewardError for a function that cannot be loaded or asks for a column that does not exist.
+    Raises RewardError where nothing is left to learn from.
     """
+    kept = [one for one in settings if operators or one.name != "budget"]
+    if all(one.weight == 0 for one in kept):
+        raise RewardError(
+            "nothing would be learned: the reward 'budget' is on operators, which this training has not, and no other "
+            "has a weight; add one, as rewards: [{name: verifier}]"
+        )
+    return kept
+
+
+def with_sources(config: Config, *, operators: bool = False) -> Config:
+    """The config with the hashes of its rewards' sources, as a run keeps it; says which rewards have no effect.
+
+    Raises RewardError for a function that cannot be loaded or asks for a column that does not exist, and as `counting`.
+    """
+    if len(counting(config.rewards, operators=operators)) < len(config.rewards):
+        logger.info("the reward 'budget' has no effect: this training has no operators")
     return config.model_copy(update={"rewards": tuple(map(_with_source, config.rewards))})
 
 

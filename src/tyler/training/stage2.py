@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.config.schema import Config
-from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling
@@ -50,7 +49,7 @@ from tyler.training.grpo import (
     trajectory_records,
 )
 from tyler.training.policy_losses import AnchoredLoss
-from tyler.training.replay import pack, padded, replay_logprobs
+from tyler.training.replay import padded, replay_logprobs
 from tyler.training.rewards import Rewards, origins, with_sources
 from tyler.training.rollouts import NativeRollouts, Rollout
 from tyler.training.sharding import load_settings, shard
@@ -164,17 +163,16 @@ class Stage2Trainer(GrpoTrainer):
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
         policy, recompute = self.model.policy, self.loop.gradient_checkpointing
-        packed = pack(self.backbone, [rollout.trajectories[place] for place in places])
-        return replay_logprobs(policy.decoder, self.backbone.head, policy.psi, packed, recompute=recompute)
+        answers = [rollout.trajectories[place] for place in places]
+        return replay_logprobs(self.backbone, policy.decoder, policy.psi, answers, recompute=recompute)
 
     @torch.no_grad()
     def reference(self, rollout: Rollout, places: list[int]) -> Float[Tensor, "rows actions"] | None:
         """Under the policy as Stage 2 began, psi included."""
         if self.config.grpo.kl_weight == 0:
             return None
-        packed = pack(self.backbone, [rollout.trajectories[place] for place in places])
-        decoder = self.model.policy.reference_decoder
-        return replay_logprobs(decoder, self.backbone.head, self.reference_psi, packed)[0]
+        answers = [rollout.trajectories[place] for place in places]
+        return replay_logprobs(self.backbone, self.model.policy.reference_decoder, self.reference_psi, answers)[0]
 
     # --------------------------------------------------------------------------------------------- what is reported
 
@@ -218,7 +216,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     Raises ValueError where `start` is no Stage 1 model, one whose run is not finished, or one of other settings than
     the config's.
     """
-    config = with_sources(config)
+    config = with_sources(config, operators=True)
     if not is_checkpoint(shipped(str(start)) or latest_checkpoint(start) or Path(start)):
         seen = inside(Path(start)) if Path(start).is_dir() else ""
         raise ValueError(
@@ -233,8 +231,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
         )
     recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
     check_inherited(config, start, model.backbone, recorded)
-    room = longest_prompt(model.backbone, model.heads)
-    problems, development = load_problems_that_fit(config, config.stage2, model.request, room)
+    problems, development = load_problems_that_fit(config, config.stage2, model.request, model.backbone)
     content = map(Problem.content, problems)
     origin = origin_of(model.fingerprint(), content, model.backbone, config.operators) | origins(config.rewards)
     torch.manual_seed(config.stage2.seed)

@@ -76,13 +76,13 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
 
     Raises ValueError when a problem has no solution, where latents leave no room for a trace, or none is left.
     """
-    latents = most_latents(config)
+    latents = config.most_latents
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
     if limit < 1:
         raise ValueError(
             f"stage1.max_length={config.stage1.max_length} in the model's context of {backbone.max_positions} leaves "
             f"no room beside {latents} latents; raise it, or lower stage1.insertions.max, the operators' num_latents, "
-            "memgen.max_insertions or softcot.num_thoughts"
+            "or the latents of another method"
         )
     prompt = config.prompt
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
@@ -104,16 +104,6 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
             "operator a boundary that the traces have"
         )
     return kept
-
-
-def most_latents(config: Config) -> int:
-    """The most latents that a method of the config adds to a trace: all learn from the traces that leave room."""
-    memgen, softcot = config.memgen, config.softcot
-    return max(
-        config.stage1.insertions.max * max(operator.num_latents for operator in config.operators),
-        memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents,
-        softcot.num_thoughts,
-    )
 
 
 def warn_of_idle(traces: Sequence[Trace], operators: Sequence[Operator]) -> None:

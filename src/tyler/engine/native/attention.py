@@ -29,7 +29,7 @@ TOGETHER = 64
 """Positions of a slot up to which neighbouring slots are one product: what a synthesizer reads between two calls."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one for every row and pass: a frozen one takes twice as long to make
 class Span:
     """Positions [start, end) of a slot."""
 
@@ -48,13 +48,12 @@ class PackedAttention:
         self._cache, device = cache, cache.keys.device
         self.end = max(span.end for span in spans)
         """No position is this or more."""
-        capacity = cache.room.capacity
-        positions = [position for span in spans for position in range(span.start, span.end)]
-        places = [span.slot * capacity + position for span in spans for position in range(span.start, span.end)]
-        self.positions, self.places = torch.tensor([positions, places], device=device).unbind(0)
+        capacity, heads = cache.room.capacity, len(cache.head_starts)
+        each = [(span.slot * capacity, position) for span in spans for position in range(span.start, span.end)]
+        numbers = [(position, first + position, first * heads + position) for first, position in each]
+        self.positions, self.places, rows = torch.tensor(numbers, device=device).unbind(1)
         """Of the slot, and among those of all slots."""
-        heads = torch.arange(cache.keys.shape[2], device=device)
-        self._rows = (self.positions + (self.places - self.positions) * len(heads))[:, None] + heads * capacity
+        self._rows = (rows[:, None] + cache.head_starts).flatten()
         whole = TAKES_LENGTHS and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
         runs = [spans] if whole else list(runs_of(spans))
         self._runs = [OfAnyLength(cache, run) if whole else Run(cache, run) for run in runs]
@@ -69,7 +68,7 @@ class PackedAttention:
     ) -> Float[Tensor, "positions attention"]:
         """Write keys and values of the new positions, then let the queries see their slots."""
         for states, new in ((self._cache.flat_keys[layer], keys), (self._cache.flat_values[layer], values)):
-            states.index_copy_(0, self._rows.flatten(), new.reshape(-1, new.shape[2]).to(states.dtype))
+            states.index_copy_(0, self._rows, new.reshape(-1, new.shape[2]).to(states.dtype))
         if len(self._runs) == 1:
             return self._runs[0].attend(layer, queries)
         parts = zip(self._runs, queries.split(self._counts), strict=True)
@@ -105,11 +104,11 @@ class Run:
         self._groups = cache.groups if self._seq <= FEW and not self._whole else 1
         self._mask: Tensor | None = None
         if not self._whole and (self._seq > 1 or any(span.end < end for span in spans)):
-            starts = torch.tensor([span.start for span in spans], device=cache.keys.device)
-            own = torch.arange(self._seq, device=starts.device).repeat(self._groups if self._seq > 1 else 1)
-            unseen = torch.arange(end, device=starts.device) > starts[:, None, None] + own[:, None]
-            nothing = torch.zeros((), dtype=cache.keys.dtype, device=starts.device)
-            self._mask = torch.where(unseen, float("-inf"), nothing)[:, None]
+            own = torch.tensor([[span.start] for span in spans], device=cache.keys.device)
+            if self._seq > 1:
+                own = own + torch.arange(self._seq, device=own.device).repeat(self._groups)
+            unseen = torch.arange(end, device=own.device) > own[:, None, :, None]
+            self._mask = cache.keys.new_zeros(unseen.shape).masked_fill_(unseen, float("-inf"))
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
         keys, values, dim = self._keys[layer], self._values[layer], queries.shape[2]

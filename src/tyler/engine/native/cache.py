@@ -87,6 +87,8 @@ class KeyValueCache:
         shape = (config.num_key_value_heads, room.capacity, head_dim(config))
         self.keys = room.zeros(config.num_hidden_layers, shape, dtype, device)
         self.values = room.zeros(config.num_hidden_layers, shape, dtype, device)
+        self.head_starts = torch.arange(shape[0], device=device) * room.capacity
+        """Where the positions of each head lie behind those of the first."""
         self.flat_keys = self.keys.flatten(1, 3).unbind(0)
         self.flat_values = self.values.flatten(1, 3).unbind(0)
 

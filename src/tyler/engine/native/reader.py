@@ -67,8 +67,10 @@ class Reader:
         self.fused, self.read_to = FusedDecoder(decoder), [0] * len(self.read_to)
 
 
-def pieces(spans: Sequence[Span], size: int) -> list[list[Span]]:
+def pieces(spans: Sequence[Span], size: int) -> list[Sequence[Span]]:
     """The spans, cut so that a pass has at most `size` positions."""
+    if sum(map(len, spans)) <= size:
+        return [spans]
     found, left = list[list[Span]](), 0
     for span in spans:
         for start in range(span.start, span.end, size):

@@ -17,7 +17,7 @@ LATENT = -1
 """Instead of a token's id, at a position that holds no token."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Decision:
     """An action that a row is to draw; or that it has taken already, `taken`, as its action number `place`.
 

@@ -26,8 +26,7 @@ from tyler.modeling.lora import Adapted
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_delimiter
-from tyler.reasoners.memgen.trigger import YES, Consultation, Trigger, decide
-from tyler.reasoners.memgen.weaver import Weaver
+from tyler.reasoners.memgen.weaver import YES, Consultation, Trigger, Weaver, decide
 
 REMEMBERED = 4096
 """Requests whose consultations are kept."""

@@ -17,18 +17,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
-from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, num_insertions
-from tyler.reasoners.memgen.settings import MemGenGrpoConfig, MemGenTriggerConfig
+from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.sft import load_start, new_weaver, replayed_logprobs, trained_weaver
-from tyler.reasoners.memgen.trigger import YES, Consultation
+from tyler.reasoners.memgen.weaver import YES, Consultation
 from tyler.runs.metrics import GREEDY, Metrics, from_rewards
-from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.command import Prepared, load_problems_that_fit, origin_of, training_command
@@ -255,7 +253,7 @@ def run_weaver(config: Config, *, start: Path | str) -> Prepared[MemGen]:
     Raises ValueError for one that has a trigger, and for one of other settings than the config's.
     """
     config = with_sources(config)
-    settings, model = config.memgen.weaver_grpo, trained_weaver(config, start)
+    settings, model = config.of(MemGenConfig).weaver_grpo, trained_weaver(config, start)
     torch.manual_seed(settings.seed)
     model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
     return _prepared(model, model.fingerprint(), config, settings, WeaverGrpo)
@@ -268,28 +266,24 @@ def run_trigger(config: Config, *, start: Path | str) -> Prepared[MemGen]:
     Raises ValueError for a MemGen of other settings than the config's.
     """
     config = with_sources(config)
-    settings = config.memgen.trigger
+    settings = config.of(MemGenConfig).trigger
     model = load_start(config, start)
     origin = model.fingerprint()
     torch.manual_seed(settings.seed)
     if config.decoding.engine != "native":
         raise ValueError(f"decoding.engine={config.decoding.engine}: a trigger runs on the native engine alone")
     if model.trigger is None:
-        model = model.with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
+        model = model.with_new_trigger(LoraSettings(**config.of(MemGenConfig).lora.model_dump()))
     return _prepared(model, origin, config, settings, TriggerGrpo)
 
 
 def _prepared(
     model: MemGen, start: str, config: Config, settings: MemGenGrpoConfig, trainer: type[MemGenTrainer]
 ) -> Prepared[MemGen]:
-    room = longest_prompt(model.backbone, model.weaver.mapping())
-    problems, development = load_problems_that_fit(config, settings, model.request, room)
+    problems, development = load_problems_that_fit(config, settings, model.request, model.backbone)
     origin = origin_of(start, map(Problem.content, problems), model.backbone) | origins(config.rewards)
-
-    def train(run: TrainedRun) -> None:
-        trainer_of(trainer, model, problems, config, settings, development).train(run)
-
-    return Prepared(model, origin, train, config)
+    parts = trainer, model, problems, config, settings, development
+    return Prepared(model, origin, lambda run: trainer_of(*parts).train(run), config)
 
 
 def trainer_of(
@@ -307,12 +301,12 @@ def trainer_of(
 
 def rehearsed_weaver(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
     """What a dry run takes a step of the weaver's GRPO with."""
-    return trainer_of(WeaverGrpo, new_weaver(config, backbone), problems, config, config.memgen.weaver_grpo)
+    return trainer_of(WeaverGrpo, new_weaver(config, backbone), problems, config, config.of(MemGenConfig).weaver_grpo)
 
 
 def rehearsed_trigger(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
     """What a dry run takes a step of the trigger's GRPO with; it is asked, whatever random weights write."""
-    asked = config.memgen.model_copy(update={"trigger_at_prompt": True})
-    config = config.model_copy(update={"memgen": asked})
-    model = new_weaver(config, backbone).with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
-    return trainer_of(TriggerGrpo, model, problems, config, config.memgen.trigger)
+    memgen = config.of(MemGenConfig).model_copy(update={"trigger_at_prompt": True})
+    model = new_weaver(config.model_copy(update={"memgen": memgen}), backbone)
+    model = model.with_new_trigger(LoraSettings(**memgen.lora.model_dump()))
+    return trainer_of(TriggerGrpo, model, problems, config, memgen.trigger)

@@ -42,10 +42,9 @@ from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
-from tyler.reasoners.memgen.trigger import Trigger
-from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
+from tyler.reasoners.memgen.weaver import INFERENCE, Trigger, Weaver, kinds
+from tyler.reasoners.method import CheckpointFormat, LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Servable
-from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tyler.config.schema import Config
-from tyler.reasoners.memgen.settings import MemGenGrpoConfig
+from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig
 from tyler.training.planned import PROMPT, Read, Step, copies_of, rows_of, undropped
 from tyler.training.shape import Shape, adapter_size
 
 
 def weaver_size(shape: Shape, config: Config) -> int:
     """Parameters of MemGen's weaver: its LoRA, both maps, and two kinds of queries with norm and scale."""
-    memgen, d = config.memgen, shape.dim
+    memgen, d = config.of(MemGenConfig), shape.dim
     heads = (memgen.prompt_latents + memgen.inference_latents) * d + 2 * (2 * d + 1)
     return adapter_size(shape, memgen.lora) + 2 * (d**2 + d) + heads
 
@@ -18,11 +18,10 @@ def weaver_size(shape: Shape, config: Config) -> int:
 def weaver(shape: Shape, config: Config, section: str) -> Step:
     """A block after the prompt and K more: the weaver reads everything with gradients, and so does the backbone behind
     the prompt."""
-    memgen, loop = config.memgen, config.loops[section]
-    latents = memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents
+    memgen, loop = config.of(MemGenConfig), config.loops[section]
     length, lora = config.stage1.max_length, undropped(memgen.lora)
     if isinstance(loop, MemGenGrpoConfig):
-        length = PROMPT + loop.max_new_tokens + latents
+        length = PROMPT + loop.max_new_tokens + memgen.most_latents
     else:
         lora = memgen.lora
     rows = rows_of(config, section, length)
@@ -40,7 +39,8 @@ def weaver(shape: Shape, config: Config, section: str) -> Step:
 
 def trigger(shape: Shape, config: Config, section: str) -> Step:
     """Its own view of the visible tokens, and two logits."""
-    loop, lora = config.memgen.trigger, undropped(config.memgen.lora)
+    memgen = config.of(MemGenConfig)
+    loop, lora = memgen.trigger, undropped(memgen.lora)
     length = PROMPT + loop.max_new_tokens
     read = Read(rows_of(config, section, length), length, length, masked=False)
     learned = adapter_size(shape, lora) + 2 * shape.dim + 2

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from tyler.boundaries.schedule import EVERYTHING, Call
+from tyler.boundaries.placement import EVERYTHING, Call
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
 from tyler.training.teacher_forcing import Insertion

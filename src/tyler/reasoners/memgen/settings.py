@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig, TracesConfig
-from tyler.config.sections import Count, LoraConfig, NonNegative, Section, Weight
+from tyler.config.sections import Count, LoraConfig, MethodConfig, NonNegative, Weight
 
 
 class MemGenLoraConfig(LoraConfig):
@@ -27,7 +27,7 @@ class MemGenTriggerConfig(MemGenGrpoConfig):
     """Of the visible tokens, which are not learned; 0 is greedy, as in the release."""
 
 
-class MemGenConfig(Section):
+class MemGenConfig(MethodConfig):
     """The baseline MemGen: latents after the prompt, and after delimiters where the trigger agrees."""
 
     prompt_latents: Count = 8
@@ -43,3 +43,7 @@ class MemGenConfig(Section):
     """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
     weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()
     trigger: MemGenTriggerConfig = MemGenTriggerConfig()
+
+    @property
+    def most_latents(self) -> int:
+        return max(self.prompt_latents + self.max_insertions * self.inference_latents, self.inference_latents)

@@ -16,6 +16,7 @@ from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen import weaver
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
+from tyler.reasoners.memgen.settings import MemGenConfig
 from tyler.runs.metrics import Metrics, from_traces
 from tyler.training.command import (
     Prepared,
@@ -92,7 +93,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
 
     Raises ValueError for a MemGen that has a trigger, and for one of other settings than the config's.
     """
-    settings = config.memgen.weaver
+    settings = config.of(MemGenConfig).weaver
     earlier = None if start is None else trained_weaver(config, start)
     backbone = load_backbone(config) if earlier is None else earlier.backbone
     traces, unseen = load_traces(config, backbone), load_development(config, backbone, settings)
@@ -105,9 +106,9 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
 
 def new_weaver(config: Config, backbone: Backbone) -> MemGen:
     """A weaver as it starts; drawn from torch's global generator."""
-    memgen, lora = config.memgen, LoraSettings(**config.memgen.lora.model_dump())
+    memgen = config.of(MemGenConfig)
     own = memgen.prompt_latents, memgen.inference_latents, memgen.max_insertions, memgen.trigger_at_prompt
-    return MemGen.start(backbone, Settings(*own), lora, config.prompt)
+    return MemGen.start(backbone, Settings(*own), LoraSettings(**memgen.lora.model_dump()), config.prompt)
 
 
 def load_start(config: Config, start: Path | str) -> MemGen:
@@ -131,6 +132,7 @@ def trained_weaver(config: Config, start: Path | str) -> MemGen:
 
 def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[WeaverTrainer, Example]:
     """What a dry run takes a step with: a block after the prompt, and all others at the end."""
-    blocks = at_the_end(trace.target_ids, [weaver.INFERENCE] * config.memgen.max_insertions)
+    memgen = config.of(MemGenConfig)
+    blocks = at_the_end(trace.target_ids, [weaver.INFERENCE] * memgen.max_insertions)
     example = trace.with_latents((Insertion(0, weaver.PROMPT), *blocks))
-    return WeaverTrainer(new_weaver(config, backbone), (), config.memgen.weaver), example
+    return WeaverTrainer(new_weaver(config, backbone), (), memgen.weaver), example

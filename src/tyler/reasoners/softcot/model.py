@@ -42,8 +42,8 @@ from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.tensor_files import read_tensors
+from tyler.reasoners.method import CheckpointFormat, LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Servable, ignore
-from tyler.reasoners.table import CheckpointFormat, LengthSetting, Method
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, prompt_ids

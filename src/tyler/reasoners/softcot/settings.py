@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import field_validator
 
 from tyler.config.loops import TracesConfig
-from tyler.config.sections import BatchSize, Count, Rate
+from tyler.config.sections import BatchSize, Count, MethodConfig, Rate
 
 
-class SoftCotConfig(TracesConfig):
+class SoftCotConfig(TracesConfig, MethodConfig):
     """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
 
     epochs: Rate | None = 10.0
@@ -37,3 +37,7 @@ class SoftCotConfig(TracesConfig):
         if "{problem}" not in request:
             raise ValueError("the text has no {problem}, the place of the problem")
         return request
+
+    @property
+    def most_latents(self) -> int:
+        return self.num_thoughts

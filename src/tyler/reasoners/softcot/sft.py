@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.softcot.model import SoftCot, Wording
+from tyler.reasoners.softcot.settings import SoftCotConfig
 from tyler.runs.metrics import SPEED, Metrics, from_traces
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import target_ids
@@ -82,7 +83,8 @@ class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
 
 def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
     """The problems whose traces every method learns from. Raises ValueError for one that is too long with a hint."""
-    kept, settings = {trace.id for trace in traces_of(problems, config, model.backbone)}, config.softcot
+    kept = {trace.id for trace in traces_of(problems, config, model.backbone)}
+    settings = config.of(SoftCotConfig)
     examples = [
         tokenize(model, problem, settings.num_thoughts, learn_header=settings.learn_header)
         for problem in problems
@@ -100,7 +102,7 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
 @training_command
 def run(config: Config) -> Prepared[SoftCot]:
     """`tyler train softcot`: the projection learns between the assistant and the backbone of the config."""
-    settings, backbone = config.softcot, load_backbone(config)
+    settings, backbone = config.of(SoftCotConfig), load_backbone(config)
     own = partial(Backbone.load, dtype=config.backbone.dtype, device=config.devices.device)
     assistant = own(settings.assistant) if settings.assistant else backbone
     torch.manual_seed(settings.seed)
@@ -115,14 +117,14 @@ def run(config: Config) -> Prepared[SoftCot]:
 
 def new_projection(config: Config, backbone: Backbone, assistant: Backbone) -> SoftCot:
     """Two models and a Linear as it starts; drawn from torch's global generator."""
-    settings = config.softcot
+    settings = config.of(SoftCotConfig)
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     return SoftCot.start(backbone, assistant, config.prompt, wording)
 
 
 def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[SoftCotTrainer, Example]:
     """What a dry run takes a step with, the backbone its own assistant."""
-    model, prompt, question = new_projection(config, backbone, backbone), trace.prompt_ids, "What is 2 + 3?"
-    positions = tuple(range(min(config.softcot.num_thoughts, len(prompt))))
+    settings, prompt, question = config.of(SoftCotConfig), trace.prompt_ids, "What is 2 + 3?"
+    positions = tuple(range(min(settings.num_thoughts, len(prompt))))
     example = Example(Problem(trace.id, "mini", question, "5"), list(prompt), positions, list(trace.target_ids))
-    return SoftCotTrainer(model, (), config.softcot), example
+    return SoftCotTrainer(new_projection(config, backbone, backbone), (), settings), example

@@ -2,7 +2,6 @@
 
 boxed.py            the last \\boxed of an answer, and the verdict without one
 quantities.py       the one reader of a number, exactly, and of its unit, currency or percent sign
-readings.py         truth values, numbers and lists of numbers, with all their readings
 program.py          the program of a completion, with its helpers
 latex.py            LaTeX brought to one spelling
 relations.py        lists, intervals, sets and relations, part by part

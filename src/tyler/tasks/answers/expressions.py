@@ -33,18 +33,17 @@ _WORD = re.compile(r"\\operatorname ?\{([A-Za-z]+)\}|\\?([A-Za-z]+)|π")
 
 _CONSTANTS: Mapping[str, Value] = {"pi": math.pi, "e": math.e}
 _NAMED = ("exp", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
-_FUNCTIONS: Mapping[str, Callable[[float], float]] = {name: getattr(math, name) for name in _NAMED} | {
+_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
+    **{name: getattr(math, name) for name in _NAMED},
+    **{f"arc{name}": getattr(math, f"a{name}") for name in ("sin", "cos", "tan")},
     "ln": math.log,
     "log": math.log,  # with the base that is given
     "lg": math.log10,
     "cot": lambda x: 1 / math.tan(x),
     "sec": lambda x: 1 / math.cos(x),
     "csc": lambda x: 1 / math.sin(x),
-    "arcsin": math.asin,
-    "arccos": math.acos,
-    "arctan": math.atan,
 }
-_INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
+_CLOSING = {"(": ")", "{": "}", "[": "]"}
 
 
 class _UnreadableError(Exception):
@@ -70,56 +69,49 @@ class _Reader:
     """Reads one expression. Every method starts at `at`, and leaves it behind what it has read."""
 
     def __init__(self, text: str, log_base: float) -> None:
-        self.text = text
-        self.log_base = log_base
-        self.at = 0
-        self.depth = 0
-        self.in_function = 0
+        self.text, self.log_base = text, log_base
+        self.at = self.depth = self.in_function = 0
 
     def whole(self) -> Value:
         result = self.sum()
-        self.space()
-        if self.at < len(self.text):
+        if self.ahead("."):
             raise _UnreadableError
         return result
 
-    def space(self) -> None:
+    def ahead(self, pattern: re.Pattern[str] | str) -> re.Match[str] | None:
+        """The match of a pattern after spaces, if there is a nonempty one."""
         while self.text.startswith(" ", self.at):
             self.at += 1
+        match = re.compile(pattern).match(self.text, self.at)
+        return match if match and match[0] else None
 
-    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """The match of a pattern after spaces, if there is a nonempty one."""
-        self.space()
-        match = pattern.match(self.text, self.at)
-        if match is None or not match.group():
-            return None
-        self.at = match.end()
+    def take(self, pattern: re.Pattern[str] | str) -> re.Match[str] | None:
+        """The same, and it is read."""
+        if match := self.ahead(pattern):
+            self.at = match.end()
         return match
 
-    def char(self, chars: str) -> str:
-        """The next character after spaces, if it is one of these; else ""."""
-        self.space()
-        char = self.text[self.at : self.at + 1]
-        if not char or char not in chars:
-            return ""
-        self.at += 1
-        return char
-
-    def need(self, char: str) -> None:
-        if not self.char(char):
-            raise _UnreadableError
-
-    def sum(self) -> Value:
+    def nested(self, read: Callable[[], Value | None]) -> Value:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise _UnreadableError
-        negative = self.char("+-") == "-"
-        result = self.product()
-        result = -result if negative else result
-        while sign := self.char("+-"):
-            term = self.product()
-            result = _checked(result + term if sign == "+" else result - term)
+        result = read()
         self.depth -= 1
+        return _readable(result)
+
+    def signed(self, read: Callable[[], Value | None]) -> Value:
+        sign = self.take("[+-]")
+        result = _readable(read())
+        return -result if sign and sign[0] == "-" else result
+
+    def sum(self) -> Value:
+        return self.nested(self.terms)
+
+    def terms(self) -> Value:
+        result = self.signed(self.product)
+        while sign := self.take("[+-]"):
+            term = self.product()
+            result = _checked(result + term if sign[0] == "+" else result - term)
         return result
 
     def product(self) -> Value:
@@ -128,39 +120,29 @@ class _Reader:
             if self.take(_TIMES):
                 result = _checked(result * self.signed(self.run))
             elif self.take(_OVER):
-                result = _checked(result / self.signed(self.power))
+                result = _checked(result / self.signed(self.factor))
                 if self.factor() is not None:
                     raise _UnreadableError
             else:
                 return result
 
-    def signed(self, read: Callable[[], Value]) -> Value:
-        return -read() if self.char("+-") == "-" else read()
-
     def run(self) -> Value:
         """Factors side by side: their product. Two numbers side by side are nothing."""
-        result = self.power()
+        result = _readable(self.factor())
         while True:
-            self.space()
-            if self.text[self.at : self.at + 1].isdigit() and self.text[: self.at].rstrip()[-1:].isdigit():
+            if self.ahead("[0-9]") and self.text[: self.at].rstrip()[-1:].isdigit():
                 raise _UnreadableError
             factor = self.factor()
             if factor is None:
                 return result
             result = _checked(result * factor)
 
-    def power(self) -> Value:
-        result = self.factor()
-        if result is None:
-            raise _UnreadableError
-        return result
-
     def factor(self) -> Value | None:
         """An atom with its factorials, degrees and power, or None where none starts here."""
         result = self.atom()
         if result is None:
             return None
-        while self.char("!"):
+        while self.take("!"):
             result = _factorial(result)
         if self.in_function and self.take(_DEGREES):
             result = math.radians(result)
@@ -169,13 +151,16 @@ class _Reader:
         return _power(result, self.exponent()) if self.take(_POWER) else result
 
     def exponent(self) -> Value:
-        if self.char("{"):
-            return self.group("}")
-        return self.signed(lambda: self.nested(self.factor))
+        group = self.group(r"\{")
+        return self.signed(lambda: self.nested(self.factor)) if group is None else group
 
-    def group(self, end: str) -> Value:
+    def group(self, opening: str) -> Value | None:
+        """What stands in brackets, or None where none open here."""
+        if (opened := self.take(opening)) is None:
+            return None
         result = self.sum()
-        self.need(end)
+        if (end := self.take(".")) is None or end[0] != _CLOSING[opened[0]]:
+            raise _UnreadableError
         return result
 
     def atom(self) -> Value | None:
@@ -183,96 +168,65 @@ class _Reader:
             return _readable(mixed(match))
         if match := self.take(NUMERAL):
             return _readable(numeral(match))
-        if opened := self.char("({"):
-            return self.group(")" if opened == "(" else "}")
+        if (group := self.group("[({]")) is not None:
+            return group
         if self.take(_FRACTION):
             return _checked(self.argument() / self.argument())
         if self.take(_BINOMIAL):
             return _binomial(self.argument(), self.argument())
         if self.take(_ROOT):
-            return self.root()
+            degree = self.group(r"\[")
+            match = self.take(NUMERAL)
+            return _root(self.nested(self.atom) if match is None else _readable(numeral(match)), degree)
         return self.named()
 
     def argument(self) -> Value:
         r"""What a command takes: a group, one digit (`\frac12`) or one command."""
-        if self.char("{"):
-            return self.group("}")
-        if digit := self.char("0123456789"):
-            return Fraction(int(digit))
-        self.space()
-        if not self.text.startswith("\\", self.at):
+        if (group := self.group(r"\{")) is not None:
+            return group
+        if digit := self.take("[0-9]"):
+            return Fraction(int(digit[0]))
+        if not self.ahead(r"\\"):
             raise _UnreadableError
         return self.nested(self.atom)
 
-    def nested(self, read: Callable[[], Value | None]) -> Value:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise _UnreadableError
-        result = read()
-        self.depth -= 1
-        if result is None:
-            raise _UnreadableError
-        return result
-
-    def root(self) -> Value:
-        degree = self.group("]") if self.char("[") else Fraction(2)
-        if match := self.take(NUMERAL):
-            return _root(_readable(numeral(match)), degree)
-        return _root(self.nested(self.atom), degree)
-
     def named(self) -> Value | None:
-        self.space()
-        start = self.at
-        if _TIMES.match(self.text, start) or _OVER.match(self.text, start):
-            return None
-        word = self.take(_WORD)
-        if word is None:
+        if self.ahead(_TIMES) or self.ahead(_OVER) or not (word := self.take(_WORD)):
             return None
         name = word[1] or word[2] or "pi"
         if name in _CONSTANTS:
             return _CONSTANTS[name]
-        if name in _FUNCTIONS:
-            return self.nested(lambda: self.function(name))
-        self.at = start
-        raise _UnreadableError
+        if name not in _FUNCTIONS or self.text[self.at : self.at + 1].isdigit():
+            raise _UnreadableError
+        return self.nested(lambda: self.function(name))
 
     def function(self, name: str) -> Value:
-        if self.text[self.at : self.at + 1].isdigit():
-            raise _UnreadableError
-        base = (self.argument() if self.char("_") else self.log_base) if name == "log" else None
+        base = self.argument() if name == "log" and self.take("_") else self.log_base
         power = self.exponent() if self.take(_POWER) else None
         if power == -1:
-            name, power = _INVERSES.get(name, ""), None
+            name, power = f"arc{name}", None
+        if name not in _FUNCTIONS:
+            raise _UnreadableError
         self.in_function += 1
         inside = float(self.applied())
         self.in_function -= 1
-        if base is not None:
-            result = _logarithm(inside, float(base))
-        elif name:
-            result = _FUNCTIONS[name](inside)
-        else:
-            raise _UnreadableError
+        result = _logarithm(inside, float(base)) if name == "log" else _FUNCTIONS[name](inside)
         return _checked(result if power is None else _power(result, power))
 
     def applied(self) -> Value:
         """What a function is applied to: a parenthesis, or the factors that follow up to the next function."""
-        if opened := self.char("({"):
-            return self.group(")" if opened == "(" else "}")
-        result = self.signed(self.power)
-        while not self.ahead_is_function():
+        if (group := self.group("[({]")) is not None:
+            return group
+        result = self.signed(self.factor)
+        while not ((word := self.ahead(_WORD)) and (word[1] or word[2]) in _FUNCTIONS):
             factor = self.factor()
             if factor is None:
                 return result
             result = _checked(result * factor)
         return result
 
-    def ahead_is_function(self) -> bool:
-        self.space()
-        word = _WORD.match(self.text, self.at)
-        return word is not None and (word[1] or word[2]) in _FUNCTIONS
 
-
-def _readable(result: Fraction | None) -> Fraction:
+def _readable(result: Value | None) -> Value:
     if result is None:
         raise _UnreadableError
     return result
@@ -314,7 +268,7 @@ def _power(base: Value, exponent: Value) -> Value:
         if base in (0, 1, -1) or bits * abs(exponent.numerator) <= _MAX_BITS:
             return Fraction(base ** (exponent.numerator % 2 + 2 if base in (1, -1) else exponent.numerator))
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent == Fraction(1, 2):
-        return _root(base, Fraction(2))
+        return _root(base, None)
     # e itself is rounded, and a power would multiply what it lacks
     result = math.exp(exponent) if base == math.e else math.pow(float(base), float(exponent))
     if result == 0 and base != 0:
@@ -322,8 +276,8 @@ def _power(base: Value, exponent: Value) -> Value:
     return _checked(result)
 
 
-def _root(number: Value, degree: Value) -> Value:
-    n = _integer(degree)
+def _root(number: Value, degree: Value | None) -> Value:
+    n = 2 if degree is None else _integer(degree)
     if not 2 <= n <= 64:
         raise _UnreadableError
     if isinstance(number, Fraction) and number >= 0:

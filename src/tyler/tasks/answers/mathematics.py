@@ -41,7 +41,7 @@ import unicodedata
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.latex import both_signs, bracketed, compact, depths, environment, split, tidy
-from tyler.tasks.answers.quantities import MIXED, mixed, number, same_numeral, same_parts, split_unit
+from tyler.tasks.answers.quantities import MIXED, SPELLINGS, mixed, number, same_numeral, same_parts, split_unit
 from tyler.tasks.answers.relations import (
     COMMA,
     LIST,
@@ -165,12 +165,9 @@ class _Comparison:
         given, expected = _rows(right_side(answer)), _rows(right_side(gold))
         if given is None or expected is None:
             return None if given is expected else False
-        return given[0] == expected[0] and self._entries(given[1], expected[1])
-
-    def _entries(self, given: list[list[str]], expected: list[list[str]]) -> bool:
-        if [*map(len, given)] != [*map(len, expected)]:
+        if given[0] != expected[0] or [*map(len, given[1])] != [*map(len, expected[1])]:
             return False
-        return all(all(map(self.same, *rows)) for rows in zip(given, expected, strict=True))
+        return all(all(map(self.same, *rows)) for rows in zip(given[1], expected[1], strict=True))
 
     def _relations(self, answer: str, gold: str) -> bool | None:
         """Equations and inequalities; None where neither side is one."""
@@ -185,7 +182,8 @@ class _Comparison:
         if other and given is None:
             return self.same(answer, other[1])
         sides, signs = sides_and_signs(answer)
-        if expected is None and {*signs} == {"="} and (_is_closed_chain(sides) or is_asked_for(sides[0])):
+        closed = not any(map(_is_open, [*sides[:-1], split_unit(sides[-1])[0]]))
+        if expected is None and {*signs} == {"="} and (closed or is_asked_for(sides[0])):
             return self.same(sides[-1], gold)
         if given is None or expected is None or given[0] != expected[0]:
             return False
@@ -199,7 +197,10 @@ class _Comparison:
             return False
         *before, last = sides
         if bracketed(last):
-            return any(bracketed(side) and not _is_open_list(side) and not self.same(side, last) for side in before)
+            numbers = [
+                side for side in before if bracketed(side) and not re.search("[A-Za-z]", _COMMAND.sub(" ", side))
+            ]
+            return any(not self.same(side, last) for side in numbers)
         value = split_unit(last)[0]
         if _is_open(value):
             return False
@@ -341,11 +342,7 @@ def _named(parts: list[str]) -> bool:
 # ---------------------------------------------------------------------------------------------- words and expressions
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_FORMULA_COMMANDS = re.compile(
-    r"\\(?:frac|sqrt|cdot|pi|infty|binom|(?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|cot|sec|csc|ln|log|[lr](?:floor|ceil)|"
-    r"theta|alpha|beta|gamma|delta|lambda|mu|omega|(?:var)?phi|rho|sigma|tau|(?:var)?epsilon|Delta|Omega|percent|degree|"
-    r"overline|bar)"
-)
+_EXPRESSIONS = frozenset(SPELLINGS["expressions"].split())
 _CHARACTERS = re.compile(r"[0-9A-Za-z+\-*/^_(){}\[\]|!., ]*")
 _CALCULATION = re.compile(
     r"(?<=[0-9})!i] )[+\-]|(?<=[0-9})!i])[+\-]|\\cdot|[*:]|(?<=[0-9})]) ?\(|\) ?(?=[0-9])|[0-9] [0-9]|"
@@ -356,15 +353,6 @@ _CALCULATION = re.compile(
 _CLOSED_COMMAND = re.compile(
     r"\\(?:frac|sqrt|cdot|pi|binom|(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|ln|log|percent|degree|overline)(?![A-Za-z])"
 )
-
-
-def _is_closed_chain(sides: list[str]) -> bool:
-    """Whether no side of a chain has variables: it is a calculation and its result."""
-    return not any(map(_is_open, [*sides[:-1], split_unit(sides[-1])[0]]))
-
-
-def _is_open_list(text: str) -> bool:
-    return re.search(r"[A-Za-z]", _COMMAND.sub(" ", text)) is not None
 
 
 def _is_open(text: str) -> bool:
@@ -417,9 +405,8 @@ def _as_text(text: str) -> str:
 
 def _expression(text: str) -> str | None:
     """`text` for the algebra, or None where it is not a formula of the known kinds, or one that means two things."""
-    if not _CHARACTERS.fullmatch(_COMMAND.sub("", text)) or not all(
-        map(_FORMULA_COMMANDS.fullmatch, _COMMAND.findall(text))
-    ):
+    commands = {command[1:] for command in _COMMAND.findall(text)}
+    if not _CHARACTERS.fullmatch(_COMMAND.sub("", text)) or not commands <= _EXPRESSIONS:
         return None
     text = re.sub(
         r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", lambda match: match[0].replace(",", ""), text

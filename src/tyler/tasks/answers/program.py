@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
 from itertools import takewhile
 
 _FENCE = re.compile(
@@ -31,16 +30,8 @@ class NoProgramError(ValueError):
     """The completion holds no program, or one that is cut off."""
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program, and the definitions of earlier blocks that it may need ("" for none)."""
-
-    code: str
-    helpers: str = ""
-
-    @property
-    def whole(self) -> str:
-        return f"{self.helpers}\n\n{self.code}" if self.helpers else self.code
+Program = tuple[str, str]
+"""A program, and the definitions of earlier blocks that it may need ("" for none)."""
 
 
 def read_program(text: str, prompt: str, entry_point: str) -> Program:
@@ -59,25 +50,25 @@ def read_program(text: str, prompt: str, entry_point: str) -> Program:
     in_python = [index for index in defining if blocks[index][0].lower() in _PYTHON]
     if not defining:
         earlier = [code for language, code in blocks[:-1] if language.lower() in (*_PYTHON, "")]
-        return Program(_continued(prompt, blocks[-1][1]), _helpers(earlier, entry_point))
+        return _continued(prompt, blocks[-1][1]), _helpers(earlier, entry_point)
     chosen = in_python[-1] if in_python else max(defining, key=lambda index: len(blocks[index][1]))
     earlier = [code for language, code in blocks[:chosen] if language.lower() in (*_PYTHON, "")]
-    return Program(_callable(blocks[chosen][1], entry_point), _helpers(earlier, entry_point))
+    return _callable(blocks[chosen][1], entry_point), _helpers(earlier, entry_point)
 
 
 def _unfenced(text: str, prompt: str, entry_point: str) -> Program:
     runs = _runs(text)
     defining = [index for index, code in enumerate(runs) if _defines(code, entry_point)]
     if defining:
-        return Program(_callable(runs[defining[-1]], entry_point), _helpers(runs[: defining[-1]], entry_point))
+        return _callable(runs[defining[-1]], entry_point), _helpers(runs[: defining[-1]], entry_point)
     lines = text.splitlines()
     first = next((line for line in lines if line.strip()), "")
     if first[:1].isspace() or _begins_body(first):
-        return Program(_continued(prompt, text))
+        return _continued(prompt, text), ""
     body = (at for at, line in enumerate(lines) if line.startswith(" " * _INDENT) and _begins_body(line.strip()))
     if (start := next(body, None)) is None:
         raise NoProgramError("the answer holds no code")
-    return Program(_continued(prompt, "\n".join(lines[start:])))
+    return _continued(prompt, "\n".join(lines[start:])), ""
 
 
 # ----------------------------------------------------------------------------------------------------- what defines it

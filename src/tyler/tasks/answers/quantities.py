@@ -25,6 +25,7 @@ import yaml
 T = TypeVar("T")
 
 MAX_LENGTH = 256
+SPELLINGS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))
 
 NUMERAL = re.compile(
     r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9])|[0-9]+)?"
@@ -92,10 +93,7 @@ def mixed(match: re.Match[str]) -> Fraction | None:
     return int(match["whole"]) + Fraction(top, bottom) if top < bottom else None
 
 
-_BASES = [
-    "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen",
-    "fifteen", "sixteen",
-]  # fmt: skip
+_BASES = SPELLINGS["bases"].split()
 _BASE_NAME = rf"\(?(?:base )? ?([0-9]+|{'|'.join(_BASES)})\)?"
 _BASE = re.compile(rf"\(?([0-9A-Za-z.]+)\)? ?(?:_\{{ ?{_BASE_NAME} ?\}}|(?:in )?(?=\(?base ){_BASE_NAME})")
 
@@ -118,12 +116,9 @@ def _numeral(text: str) -> tuple[str, int] | None:
         return None
     name = next(group for group in match.groups()[1:] if group)
     base = int(name) if name.isdigit() else _BASES.index(name) + 2
-    return (match[1], base) if match[1][0].isdigit() or _has_letter_digits(match[1], base) else None
-
-
-def _has_letter_digits(text: str, base: int) -> bool:
-    """Whether a text that begins with a letter is a numeral: `AB_{16}`, but not the variable `A_{16}`."""
-    return len(text) > 1 and 10 < base <= 16 and all(digit in "0123456789ABCDEF"[:base] for digit in text)
+    # `AB_{16}` is a numeral, `A_{16}` a variable
+    lettered = len(match[1]) > 1 and 10 < base <= 16 and {*match[1]} <= {*"0123456789ABCDEF"[:base]}
+    return (match[1], base) if match[1][0].isdigit() or lettered else None
 
 
 _TIME = re.compile(r"([0-9]{1,2}) ?: ?([0-9]{2})(?: ?([ap])\.? ?m\.?)?", re.IGNORECASE)
@@ -143,7 +138,6 @@ def same_parts(answer: str, gold: str) -> bool | None:
 
 # ------------------------------------------------------------------------------------------------------ names and units
 
-SPELLINGS = yaml.safe_load(Path(__file__).with_name("spellings.yaml").read_text(encoding="utf-8"))
 NAMES = {spelling: name for name, others in SPELLINGS["units"].items() for spelling in (name, *others.split())}
 """The name of each unit that needs no `\\text{}`, in the singular, by its spellings."""
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -154,24 +148,11 @@ ARTICLES = frozenset(("a", "an", "the"))
 _JOINING = frozenset(("per", "of", "in", *ARTICLES))
 _ONLY_JOINED = frozenset(("m", "s", "g", "h", "l", "c", "f", "a"))
 
-MULTIPLES = "dozens?|tens|hundreds|thousands|millions|billions"
-PARTS = (
-    "halves|thirds|fourths|fifths|sixths|sevenths|eighths|ninths|tenths|hundredths|thousandths|squared|cubed|factorial"
-)
-ORDINALS = "st|nd|rd|th"
-DENIALS = "not|never|none|wrong|incorrect|false|unknown|maybe|perhaps|probably"
-
-_SYMBOL = re.compile(
-    r"[kKmcμµnpMGTdh]?(?:m|g|s|Hz|J|N|V|A|W|K|Pa|eV|bar|[lL]|F|T|H|C|mol|Ω|cal|dB|rad|Wb|Wh|VA|VAR|VAr|var)"
-    r"|[kMGT]i?[Bb](?:ps)?|of|in|on|at|US|qt|pt|ha|ct|pc|px|°?[CF]|h|hr|hrs|min|mins|sec|secs|ft|sq|cu|lb|lbs|oz|mi"
-    r"|mph|mpg|kmh|kph|rpm|rps|yd|yds|atm|psi|amu|u|deg|ppm"
-    r"|am|pm|bits?|bytes?|nats?|dBm?|USD|EUR|dollars?|cents?|degrees?|years?|days?|hours?|minutes?"
-)
-
-
-def is_symbol(word: str) -> bool:
-    """Whether a word may touch its number (`5cm`, `5kWh`), where another would be letters that multiply it."""
-    return _SYMBOL.fullmatch(word) is not None
+_CHANGES = {kind: words.split() for kind, words in SPELLINGS["changes"].items()}
+MULTIPLES, PARTS, ORDINALS, DENIALS, _ = map("|".join, _CHANGES.values())
+_PREFIXES, _PREFIXED, _OTHERS = (words.split() for words in SPELLINGS["symbols"].values())
+SYMBOLS = frozenset(_OTHERS).union(prefix + unit for prefix in ("", *_PREFIXES) for unit in _PREFIXED)
+"""Words that may touch their number (`5cm`, `5kWh`), where others would be letters that multiply it."""
 
 
 def is_known(words: str) -> bool:
@@ -268,7 +249,7 @@ def _is_tail(tail: str) -> bool:
     if not _TAIL.fullmatch(tail) or not _SAYS.match(tail) or _NO_UNIT.search(tail):
         return False
     words = _WORDS.findall(tail)
-    if words and (tail[0].isalpha() or len(words[0]) == 2) and not is_symbol(words[0]):
+    if words and (tail[0].isalpha() or len(words[0]) == 2) and words[0] not in SYMBOLS:
         return False
     return all(len(word) > 1 or word in _SINGLE or (word == "a" and at > 0) for at, word in enumerate(words))
 
@@ -283,12 +264,7 @@ _UNIT = re.compile(
     rf"(?P<unit>\\(?:degree|percent|dollar)(?: [CF])?|[£€]|(?<=[0-9)}}\]! ])[/]?{_WORD}(?:[ /-]+{_WORD})*)"
 )
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-_VETOED = re.compile(
-    r"and|or|to|is|are|no|over|times|plus|minus|if|for|more|than|less|most|least|fewer|nothing|possibly|"
-    r"approximately|approx|about|nearly|almost|roughly|scores?|half|third|fourth|fifth|sixth|seventh|eighth|"
-    rf"ninth|tenth|hundredth|thousandth|base|mod|negative|positive|point|{MULTIPLES}|{PARTS}|{ORDINALS}|{DENIALS}"
-)
-"""Words that change a number, deny it or doubt it: none of them is part of a unit."""
+_VETOED = frozenset(word for words in _CHANGES.values() for word in words)
 
 
 def split_unit(text: str) -> tuple[str, str]:
@@ -317,4 +293,4 @@ def split_unit(text: str) -> tuple[str, str]:
 
 def _is_unit_word(word: str) -> bool:
     small = word.lower()
-    return not _VETOED.fullmatch(small) and small not in SCALES and (len(word) >= 3 or is_small(small))
+    return small not in _VETOED and small not in SCALES and (len(word) >= 3 or is_small(small))

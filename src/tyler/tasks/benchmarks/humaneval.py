@@ -51,7 +51,7 @@ def problem(row: Row, split: str) -> Problem:
         row.text(field)
         kept[field] = row.get(field, str, "a string")
     name = kept["entry_point"].strip()
-    if not _definition(name).search(kept["prompt"]):
+    if not re.search(rf"^(?:async )?def {re.escape(name)}\b", kept["prompt"], re.MULTILINE):
         raise row.error("prompt", f"does not define the function {name!r} of field 'entry_point'")
     gold = json.dumps({"prompt": kept["prompt"], "entry_point": name, "test": kept["test"]})
     code = (kept["prompt"] + kept["canonical_solution"]).strip()
@@ -84,22 +84,18 @@ def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
     except (ValueError, KeyError, TypeError):
         return Verdict(Outcome.GOLD_ERROR)
     try:
-        program = read_program(after_thought(completion), prompt, entry_point)
+        code, helpers = read_program(after_thought(completion), prompt, entry_point)
     except NoProgramError as error:
         return Verdict(Outcome.NO_BOX, reason=str(error))
     order = partial(
         execute, entry_point=entry_point, test=test, prelude=prompt, limits=Limits(seconds=options.deadline),
         packages=options.packages, unsafe=options.allow_unsafe_code_execution,
     )  # fmt: skip
-    report = order(program.whole)
-    if program.helpers and (report.ending is Ending.UNREADABLE or "ModuleNotFoundError" in report.why):
-        report = order(program.code)  # an earlier block was a sketch
-        return Verdict(_ENDINGS[report.ending], program.code, reason=report.why)
-    return Verdict(_ENDINGS[report.ending], program.whole, reason=report.why)
-
-
-def _definition(name: str) -> re.Pattern[str]:
-    return re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
+    whole = f"{helpers}\n\n{code}" if helpers else code
+    report = order(whole)
+    if helpers and (report.ending is Ending.UNREADABLE or "ModuleNotFoundError" in report.why):
+        whole, report = code, order(code)  # an earlier block was a sketch
+    return Verdict(_ENDINGS[report.ending], whole, reason=report.why)
 
 
 TASK = Task(

@@ -8,8 +8,9 @@ operations. A row as published, without its other columns:
 
 The file has no solutions: the steps are made from the equation, and the nine rows that do not compute to their answer
 are left out. It has no splits either: `mawps_splits.txt` lists those held out for `test` and for `dev`, by hashes of
-their texts. Like templates (`word_problems.alike`, directly or over others) were made groups, and groups of at most ten
-problems were drawn until 500 and 300 were held out, so that no template is in two splits.
+their texts, and the lines that repeat one of these, which would be graded twice; training keeps its repetitions. Like
+templates (`word_problems.alike`, directly or over others) were made groups, and groups of at most ten problems were
+drawn until 500 and 300 were held out, so that no template is in two splits.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ TOLERANCE = Fraction(1, 100)
 """How far an answer may be from what its equation computes, because the source rounded it."""
 
 _SPLITS = {"test": 501, "dev": 300, "train": 2209}
-_LISTED = Path(__file__).with_name("mawps_splits.txt").read_text("utf-8").split("\n\n")
+*_LISTED, _REPEATED = Path(__file__).with_name("mawps_splits.txt").read_text("utf-8").split("\n\n")
 _HELD_OUT = {text: split for split, texts in zip(("test", "dev"), _LISTED, strict=True) for text in texts.split()}
+_LEFT_OUT = frozenset(map(int, _REPEATED.split()))
 _PLACEHOLDER = re.compile(r"number([0-9]+)")
 
 
@@ -76,15 +78,22 @@ class Step:
 def problem(row: Row, split: str) -> Problem | None:
     """A published row as a problem, with its line as id and the number of operations as level.
 
-    None where the equation does not compute to the answer. Raises ValueError by file, line and field.
+    None where it is of another split, or its equation does not compute to the answer. Raises ValueError by file, line
+    and field.
     """
     numbers = [published_number(row, "Numbers", number) for number in row.text("Numbers").split()]
     question = _PLACEHOLDER.sub(lambda match: written(_chosen(row, "Question", match, numbers)), row.text("Question"))
     answer = published_number(row, "Answer", row.text("Answer"))
-    steps = computed(row, numbers)
-    if abs(steps[-1].result - answer) > TOLERANCE:
+    steps, prompt = computed(row, numbers), readable(question)
+    if abs(steps[-1].result - answer) > TOLERANCE or side(row, prompt) != split:
         return None
-    return solved(f"line-{row.number}", "mawps", readable(question), steps, answer)
+    return solved(f"line-{row.number}", "mawps", prompt, steps, answer)
+
+
+def side(row: Row, prompt: str) -> str | None:
+    """The split of a row; None for one that repeats a held-out problem."""
+    held_out = _HELD_OUT.get(fingerprint(prompt).hex()[:8])
+    return None if held_out and row.number in _LEFT_OUT else held_out or "train"
 
 
 def solved(id: str, task: str, prompt: str, steps: Sequence[Step], answer: Fraction, worked: bool = False) -> Problem:
@@ -182,20 +191,6 @@ def trace(steps: Sequence[Step], answer: Fraction, worked: bool = False) -> str:
     return "\n\n".join([*lines, final_paragraph(in_formula(answer))])
 
 
-def divide(problems: Sequence[Problem]) -> list[str | None]:
-    """The split of each problem, by its text.
-
-    None for a held-out problem that is there already, which would be graded twice; training keeps its repetitions.
-    """
-    sides: list[str | None] = []
-    seen = set[str]()
-    for text in (fingerprint(problem.prompt).hex()[:8] for problem in problems):
-        repeated = text in _HELD_OUT and text in seen
-        sides.append(None if repeated else _HELD_OUT.get(text, "train"))
-        seen.add(text)
-    return sides
-
-
 TASK = Task(
     name="mawps",
     title="MAWPS and ASDiv-A",
@@ -209,5 +204,4 @@ TASK = Task(
     },
     problem=problem,
     **mathematical(equal),
-    divide=divide,
 )

@@ -23,6 +23,7 @@ from fractions import Fraction
 from functools import cache, partial
 from itertools import count as counting
 from itertools import islice, permutations
+from pathlib import Path
 
 from tyler.tasks.benchmarks import mawps
 from tyler.tasks.benchmarks.gsm8k import equal
@@ -78,15 +79,13 @@ class Variant:
 
 def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> list[Problem]:
     """`count` different problems drawn with `seed`: templates alike often; a smaller number begins a larger one."""
-    published = [(row, mawps.problem(row, "train")) for row in rows]
-    known = [(row, problem) for row, problem in published if problem is not None]
-    sides = mawps.divide([problem for _, problem in known])
     by_template: dict[str, list[Source]] = {}
-    for (row, problem), side in zip(known, sides, strict=True):
-        if side == "train" and (source := _source(row)) is not None:
+    for row in rows:
+        problem = mawps.problem(row, "train")
+        if problem is not None and (source := _source(row)) is not None:
             by_template.setdefault(template(problem.prompt), []).append(source)
-    others = [problem for (_, problem), side in zip(known, sides, strict=True) if side in ("dev", "test")]
-    held_out = {template(problem.prompt) for problem in others}
+    others = [mawps.problem(row, split) for row in rows for split in ("dev", "test")]
+    held_out = {template(problem.prompt) for problem in others if problem is not None}
     if not by_template:
         raise ValueError(f"none of the {len(rows)} rows is a training problem whose numbers may vary")
     longer = partial(_longer, allowed=_allowed(sorted(held_out)))
@@ -210,19 +209,9 @@ def _in_case(word: str, name: str | None) -> str:
 # --- one more step ---------------------------------------------------------------------------------------------------
 
 
-_MORE = (
-    ("-", "Then {who} gives {number} of the {things} to {other}. How many {things} does {who} have left?"),
-    ("+", "Then {other} gives {who} {number} more {things}. How many {things} does {who} have now?"),
-    (
-        "/",
-        "Then {who} shares all of the {things} equally among {number} friends. How many {things} does each friend get?",
-    ),
-    (
-        "/",
-        "Then {who} packs all of the {things} into boxes, {number} in each box. How many boxes does {who} fill?",
-    ),
-    ("*", "Then {who} sells all of the {things} for ${number} each. How many dollars does {who} get for them?"),
-)
+_MORE = [
+    line.split(" ", 1) for line in Path(__file__).with_name("mawpsvaried_steps.txt").read_text("utf-8").splitlines()
+]
 """What may happen next to the things that a person has: the operation, and the text with its question."""
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tyler.tasks.mini.families import FAMILIES, Family, Puzzle, habit, solution
+from tyler.tasks.mini.families import FAMILIES, Puzzle, habit, solution
 from tyler.tasks.problem import Problem
 
 
@@ -87,9 +88,11 @@ def _generated(split: str, count: int, seed: int, cells: tuple[tuple[str, int], 
     problems = []
     for i in range(count):
         name, level = cells[i % len(cells)]
-        puzzle = _draw(rng, FAMILIES[name], level, SPLITS[split].buckets, seen)
+        puzzle = _draw(rng, name, level, SPLITS[split].buckets, seen)
         seen.add(puzzle.prompt)
-        problems.append(_problem(puzzle, FAMILIES[name], rng))
+        digest = hashlib.sha256(puzzle.prompt.encode()).hexdigest()[:12]
+        worked = solution("full", puzzle, name, rng)
+        problems.append(Problem(f"{name}-{level}-{digest}", "mini", puzzle.prompt, puzzle.answer, worked, name, level))
     return tuple(problems)
 
 
@@ -100,40 +103,25 @@ def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:
     for i in range(count):
         ramp = min(1.0, 2 * (start + (1 - start) * i / count))
         weights = [a + (b - a) * ramp for a, b in zip(first, last, strict=True)]
-        family = FAMILIES[rng.choice(list(FAMILIES))]
+        family = rng.choice(list(FAMILIES))
         puzzle = _draw(rng, family, rng.choices(SPLITS["corpus"].levels, weights)[0], SPLITS["corpus"].buckets, set())
         style = habit(puzzle, rng)
         yield Example(puzzle.prompt, solution(style, puzzle, family, rng), style)
 
 
+_INTEGER = re.compile("-?[0-9]{1,20}")
+
+
 def equal(answer: str, gold: str) -> bool:
     """Whether a boxed answer is the gold one: integers by value, anything else by its text without spaces."""
     answer, gold = answer.replace(" ", ""), gold.replace(" ", "")
-    if _is_integer(answer) and _is_integer(gold):
+    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
         return int(answer) == int(gold)
     return answer == gold
 
 
-def _is_integer(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) <= 20
-
-
-def _draw(rng: random.Random, family: Family, level: int, buckets: range, seen: set[str]) -> Puzzle:
+def _draw(rng: random.Random, family: str, level: int, buckets: range, seen: set[str]) -> Puzzle:
     while True:
-        puzzle = family.draw(rng, level)
+        puzzle = FAMILIES[family](rng, level)
         if bucket(puzzle.prompt) in buckets and puzzle.prompt not in seen:
             return puzzle
-
-
-def _problem(puzzle: Puzzle, family: Family, rng: random.Random) -> Problem:
-    digest = hashlib.sha256(puzzle.prompt.encode()).hexdigest()[:12]
-    return Problem(
-        id=f"{family.name}-{puzzle.level}-{digest}",
-        task="mini",
-        prompt=puzzle.prompt,
-        answer=puzzle.answer,
-        solution=solution("full", puzzle, family, rng),
-        family=family.name,
-        level=puzzle.level,
-    )
