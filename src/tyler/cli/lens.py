@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,12 +130,9 @@ def show(view: View, as_json: bool, page: Path | None) -> None:
     if as_json:
         Console().print_json(data=view.json)
     else:
-        tables = [
-            for_terminal(
-                table.rows, words=len(table.rows[0]), title=table.title, caption=table.note, caption_justify="left"
-            )
-            for table in view.tables
-        ]
-        Console().print(view.heading, *chain.from_iterable(("", table) for table in tables))
+        Console().print(view.heading)
+        for table in view.tables:
+            shown = for_terminal(table.rows, words=len(table.rows[0]), title=table.title)
+            Console().print("", shown, *filter(None, [table.note]))
     if page is not None:
         atomic_write(page, view.page)
