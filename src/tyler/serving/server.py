@@ -97,8 +97,8 @@ def listen(settings: ServerSettings) -> socket.socket:
         address = (settings.host, settings.port)
         listening = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as error:
-        known = error.errno is not None and error.errno > 0  # of the system, and not of a look-up of the host
-        why = os.strerror(error.errno) if known else error.strerror
+        code = error.errno or 0  # below zero where the host is unknown
+        why = os.strerror(code) if code > 0 else error.strerror
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {why}; choose another --port") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.read_seconds))
