@@ -17,6 +17,7 @@ from tyler.evaluation.answers import Record
 from tyler.evaluation.store import name_of
 from tyler.experiments.cells import LATENTS, Cell, Sources
 from tyler.experiments.measures import packed
+from tyler.experiments.records import columns_of
 from tyler.experiments.scales import SOFTCOT
 from tyler.tasks import Outcome
 
@@ -27,20 +28,7 @@ VERDICTS = (*(3 * [Outcome.CORRECT]), Outcome.WRONG, Outcome.NO_BOX, Outcome.TRU
 
 def record(cell: Cell, sources: Sources) -> dict[str, Any]:
     """A finished cell as `records.read` gives it."""
-    answers = [] if cell.measure == LATENTS else records_of(cell, sources)
-    return {**about(cell), **(columns(answers) if answers else {})}
-
-
-def columns(records: list[Record]) -> dict[str, Any]:
-    """Answers column by column, as `records.columns_in` gives them."""
-    return {
-        "ids": [record.id for record in records],
-        "families": [record.family for record in records],
-        "outcomes": [str(record.outcome) for record in records],
-        "visible": [record.visible_tokens for record in records],
-        "latents": [record.latents for record in records],
-        "calls": [[[call.operator, call.position] for call in record.calls] for record in records],
-    }
+    return {**about(cell), **columns_of([] if cell.measure == LATENTS else records_of(cell, sources))}
 
 
 def measure(cell: Cell, sources: Sources, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +41,8 @@ def measure(cell: Cell, sources: Sources, folder: Path, identity: Mapping[str, A
 def about(cell: Cell) -> dict[str, Any]:
     """What a record says of itself."""
     fields = {"row": cell.row, "seed": cell.seed, "task": cell.questions.task, "split": cell.questions.split}
-    fields |= {"decoding": asdict(cell.decoding), "weights": "0", "training_seconds": 0.0, "environment": {}}
+    fields |= {"decoding": asdict(cell.decoding), "weights": "0", "environment": {}}
+    fields |= {"training_seconds": 0.0, "decoding_seconds": 0.0}
     return fields | ({"latents": latents(cell, Random(repr(cell)))} if cell.measure == LATENTS else {})
 
 

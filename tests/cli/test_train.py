@@ -77,6 +77,11 @@ def test_a_quiet_evaluation_says_only_what_came_of_it(monkeypatch: pytest.Monkey
             "--stage1.epochs 1 --stage1.steps null",
         ),
         (
+            "--stage1.epochs 1",
+            "stage1.epochs = 1 has no effect: stage1.steps = 250 says how long to train; add --stage1.steps null",
+            "--stage1.epochs null",
+        ),
+        (
             "--decoding.temperature 0.7",
             "decoding.temperature = 0.7 is not read in training: rollouts are sampled at grpo.temperature, and "
             "development problems are answered greedily",

@@ -99,6 +99,7 @@ def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
     assert cells["no box"] == cells["cut off"] == cells["unparsable"] == "20.0%"
     assert (cells["timeout"], cells["synthesis"]) == ("0.0%", "20.0%")
     assert (cells["visible"], cells["latents"], cells["calls"]) == ("2.0", "6.0", "2.00")
+    assert COLUMNS["calls"](changed(report, 1, invocations=None)) == "–", "a server does not say"
 
 
 def test_the_mean_over_benchmarks_is_unweighted(report: Report) -> None:

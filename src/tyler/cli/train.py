@@ -118,7 +118,7 @@ def _settings(config: str, overrides: Sequence[str], lock: bool, training: Train
         )
     changed = {override.removeprefix("--").partition("=")[0] for override in overrides}
     for name, loop in settings.loops.items():
-        if f"{name}.epochs" in changed and loop.steps is not None:
+        if f"{name}.epochs" in changed and None not in (loop.epochs, loop.steps):
             logger.warning(
                 "%s.epochs = %g has no effect: %s.steps = %d says how long to train; add --%s.steps null",
                 *(name, loop.epochs, name, loop.steps, name),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from tyler.engine.trajectory import Invocation
@@ -127,12 +127,7 @@ GRADED = ("task", "id", "sample", "text", "gold", "finish_reason", "thought_open
 
 def digest(answers: Iterable[Answer]) -> str:
     """A hash of what verdicts depend on, of answers in any order."""
-    return digest_of(map(attrgetter(*GRADED), answers))
-
-
-def digest_of(rows: Iterable[tuple[Any, ...]]) -> str:
-    """The same of the columns GRADED."""
     hashed = hashlib.sha256()
-    for row in sorted(rows, key=lambda row: row[:3]):
+    for row in sorted(map(attrgetter(*GRADED), answers), key=itemgetter(0, 1, 2)):
         hashed.update(json.dumps(row).encode())
     return hashed.hexdigest()[:16]

@@ -155,7 +155,7 @@ def _numbers(report: Report) -> dict[str, Any]:
         "families": {family: {"correct": k, "answers": n} for family, (k, n) in report.by_family().items() if family},
         "visible_tokens": report.mean(lambda record: record.visible_tokens),
         "latents": report.mean(lambda record: record.latents),
-        "invocations": report.mean_calls,
+        "invocations": report.invocations,
         "invocations_by_operator": report.invocations_by_operator(),
         "seconds": report.seconds,
         "synthesis_share": report.synthesis_share,

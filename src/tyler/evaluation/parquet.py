@@ -63,21 +63,15 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema, abou
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of a file and what its metadata says. Raises RunError as `table` does."""
-    columns = table(path)
-    return columns.to_pylist(), json.loads(columns.schema.metadata[b"tyler"])
-
-
-def table(path: Path) -> pa.Table:
-    """The columns of a file. Raises RunError for a damaged file or one of another format."""
+    """The rows of a file and what its metadata says. Raises RunError for a damaged file or one of another format."""
     try:
         columns = pq.read_table(path, memory_map=False)
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"{path} is damaged ({error}); restore it, or remove it and run the command again") from error
-    written = json.loads((columns.schema.metadata or {}).get(b"tyler", b"{}")).get("format")
-    if written != FORMAT:
+    about = json.loads((columns.schema.metadata or {}).get(b"tyler", b"{}"))
+    if (written := about.get("format")) != FORMAT:
         raise RunError(
             f"{path} is of format {written} of the store and this version of tyler reads format {FORMAT}; read it with "
             "the version that wrote it, or choose another directory (--output)"
         )
-    return columns
+    return columns.to_pylist(), about

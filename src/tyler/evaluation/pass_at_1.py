@@ -6,13 +6,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
 from tyler.engine.request import PromptTooLong
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.answers import Answer, Key, Record
+from tyler.evaluation.answers import Answer
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import GRADERS, AnswerStore, verdict_on
 from tyler.reasoners.reasoner import Reasoner
@@ -89,75 +89,42 @@ def collect(
     store: AnswerStore | None = None,
     show: bool = True,
 ) -> Report:
-    """The same of whatever answers: a reasoner, or a server."""
+    """The same of whatever answers: a reasoner, or a server. Answers are graded in other threads while others come."""
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
+    options, started, one_by_one = options or GradeOptions(), time.perf_counter(), threading.Lock()
     order = [problem.key for problem in problems]
     done = {} if store is None else {key: store.records[key] for key in order if key in store.records}
     waiting = [] if store is None else [store.answers[k] for k in order if k in store.answers and k not in done]
     answered = {*done, *(answer.key for answer in waiting)}
-    pending = [problem for problem in problems if problem.key not in answered]
     where = None if store is None else store.folder
     shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(Bar())
-    with shown as progress, Grading(options or GradeOptions(), store, done, progress.advance) as grading:
+    with shown as progress, ThreadPoolExecutor(GRADERS) as graders:
+
+        def grade(answer: Answer) -> None:
+            record = answer.graded(verdict_on(answer, options))
+            with one_by_one:
+                done[record.key] = record
+                if store is not None:
+                    store.records[record.key] = record
+                progress.advance(note=f"{sum(graded.correct for graded in done.values())}/{len(done)} correct")
+
+        def keep(answer: Answer) -> None:
+            answer = replace(answer, elapsed=time.perf_counter() - started)
+            if store is not None:
+                answer = replace(answer, session=store.session, rank=store.rank)
+                store.add_answer(answer)
+            verdicts.append(graders.submit(grade, answer))
+
+        verdicts = [graders.submit(grade, answer) for answer in waiting]
         try:
-            for answer in waiting:
-                grading.grade(answer)
-            ask(pending, grading.answered)
-        except KeyboardInterrupt as interrupt:
-            if store is None:
+            ask([problem for problem in problems if problem.key not in answered], keep)
+            for verdict in verdicts:
+                verdict.result()  # raises what a grader raised
+        except BaseException as error:
+            graders.shutdown(cancel_futures=True)
+            if store is None or not isinstance(error, KeyboardInterrupt):
                 raise
             kept = f"{len(store.answers)} of {len(problems)} answers of {name} are in {store.folder}"
-            raise Interrupted(f"{kept}; the same command resumes it", signal.SIGINT) from interrupt
+            raise Interrupted(f"{kept}; the same command resumes it", signal.SIGINT) from error
     return Report(name, tuple(done[key] for key in order))
-
-
-class Grading:
-    """Grades answers in other threads while the engine decodes; a context that ends when all are graded.
-
-    An answer goes into the store, where there is one, as soon as it is there, and its record into `done`.
-    """
-
-    def __init__(
-        self,
-        options: GradeOptions,
-        store: AnswerStore | None,
-        done: dict[Key, Record],
-        advance: Callable[..., None],
-    ) -> None:
-        self.options, self.store, self.done, self.advance = options, store, done, advance
-        self._started = time.perf_counter()
-        self._one_by_one = threading.Lock()
-        self._threads = ThreadPoolExecutor(GRADERS)
-        self._verdicts: list[Future[None]] = []
-
-    def answered(self, answer: Answer) -> None:
-        """Keep an answer, with when it came, and grade it. Raises what a grader raised before."""
-        answer = replace(answer, elapsed=time.perf_counter() - self._started)
-        if self.store is not None:
-            answer = replace(answer, session=self.store.session, rank=self.store.rank)
-            self.store.add_answer(answer)
-        self.grade(answer)
-
-    def grade(self, answer: Answer) -> None:
-        """Grade an answer that is kept already."""
-        while self._verdicts and self._verdicts[0].done():
-            self._verdicts.pop(0).result()  # a grader that failed stops the evaluation here, not after the last answer
-        self._verdicts.append(self._threads.submit(self._graded, answer))
-
-    def _graded(self, answer: Answer) -> None:
-        record = answer.graded(verdict_on(answer, self.options))
-        with self._one_by_one:
-            self.done[record.key] = record
-            if self.store is not None:
-                self.store.records[record.key] = record
-            self.advance(note=f"{sum(graded.correct for graded in self.done.values())}/{len(self.done)} correct")
-
-    def __enter__(self) -> Grading:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._threads.shutdown(cancel_futures=kind is not None)
-        if kind is None:
-            for verdict in self._verdicts:
-                verdict.result()

@@ -65,15 +65,15 @@ class Report:
             return None
         return sum(record.synthesis_seconds for record in self.records) / max(sum(times), 1e-9)
 
-    def mean(self, value: Callable[[Record], float]) -> float:
-        return fmean(value(record) for record in self.records)
-
     @property
-    def mean_calls(self) -> float | None:
-        """Mean invocations per answer; None where a server did not report them."""
+    def invocations(self) -> float | None:
+        """Mean calls of an answer; None where a server does not say."""
         if any(record.invocations is None for record in self.records):
             return None
         return self.mean(lambda record: len(record.calls))
+
+    def mean(self, value: Callable[[Record], float]) -> float:
+        return fmean(value(record) for record in self.records)
 
     def share(self, outcome: Outcome) -> float:
         return self.mean(lambda record: record.outcome is outcome)
@@ -168,7 +168,7 @@ COLUMNS: Mapping[str, Callable[[Report], str]] = {
     "timeout": lambda report: percent(report.share(Outcome.TIMEOUT)),
     "visible": lambda report: f"{report.mean(lambda record: record.visible_tokens):.1f}",
     "latents": lambda report: f"{report.mean(lambda record: record.latents):.1f}",
-    "calls": lambda report: "–" if report.mean_calls is None else f"{report.mean_calls:.2f}",
+    "calls": lambda report: "–" if report.invocations is None else f"{report.invocations:.2f}",
     "seconds": lambda report: f"{report.seconds:.1f}",
     "synthesis": lambda report: percent(report.synthesis_share),
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,18 +23,13 @@ BESIDE = "Qwen3-4B"
 # --- the paper's numbers ----------------------------------------------------------------------------------------------
 
 
-@cache
-def contents() -> dict[str, Any]:
-    """The paper's numbers by table (published.yaml)."""
-    text = (files("tyler.experiments") / "published.yaml").read_text(encoding="utf-8")
-    tables: dict[str, Any] = yaml.safe_load(text)
-    return tables
+PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
+"""Their columns and rows by table, and the problems of each task."""
 
 
 def shown(table: str, group: str, row: str, column: str, form: str = ".2f") -> str:
     """One printed number, with a dagger where no count of right answers gives it; empty where the paper has none."""
-    problems, columns = contents()["problems"], contents()[table]["columns"]
-    rows = contents()[table]["rows"]
+    problems, columns, rows = PUBLISHED["problems"], PUBLISHED[table]["columns"], PUBLISHED[table]["rows"]
     values = (rows.get(group) or rows.get(BESIDE, {})).get(row)
     if values is None or column not in columns or (number := values[columns.index(column)]) is None:
         return ""

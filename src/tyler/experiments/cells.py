@@ -44,8 +44,6 @@ SECTIONS = {
     **{name: trainer.reads for name, trainer in TRAININGS.items()},
 }
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
-OWN_ENGINE = "native"
-"""The engine that no cell names."""
 ROLLED_OUT = ("stage2", "grpo")
 """Methods of training whose answers come from any engine."""
 ON_ANY_ENGINE = ("tyler", "cot")
@@ -108,7 +106,7 @@ class Training:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
         if "decoding" in read:
             read["decoding"] |= REMOVED_FIELDS | (sources.engine.settings() if self.method in ROLLED_OUT else {})
-        own_engine = ("engine", "engine_args") if settings["decoding"]["engine"] == OWN_ENGINE else ()
+        own_engine = ("engine", "engine_args") if settings["decoding"]["engine"] == NATIVE.name else ()
         return {"method": self.method, **as_first_named(read, (*SPEED_ONLY_KEYS, *own_engine))}
 
 

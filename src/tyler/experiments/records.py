@@ -12,15 +12,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from tyler.evaluation import parquet
-from tyler.evaluation.answers import GRADED, Key, digest_of
-from tyler.evaluation.store import ANSWERS, gather_verdicts, read_answers, verdict_files, write_answers
+from tyler.evaluation.answers import Record
+from tyler.evaluation.store import ANSWERS, gather_verdicts, read_answers, read_evaluations, write_answers
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.runs.json_lines import parsed
@@ -28,47 +25,24 @@ from tyler.runs.json_lines import parsed
 EVALUATIONS, CELL, RECORDS = "evaluations.parquet", "cell.json", "records"
 COLUMNS = {"ids": "id", "families": "family", "visible": "visible_tokens", "latents": "latents"}
 COLUMNS |= {name: name for name in ("seconds", "synthesis_seconds")}
-"""Columns of the store by those of a record."""
+"""Columns of an answer by those of a cell."""
 
 
-def columns_in(folder: Path) -> dict[str, dict[str, Any]]:
-    """The answers of the finished cells in a folder by their names, column by column, in the order of the problems.
+def columns_of(answers: Sequence[Record]) -> dict[str, Any]:
+    """The graded answers of a cell column by column, in the order of the problems; nothing of a cell without answers.
 
     `calls` has for each answer its operators with the visible position of each: [["global", 0]]; it is None where calls
-    were not kept, `texts` where the texts were not. Raises RunError for files that cannot be read.
+    were not kept, `texts` where the texts were not.
     """
-    if not (folder / ANSWERS).is_file():
+    if not answers:
         return {}
-    table, verdicts = parquet.table(folder / ANSWERS), verdict_files(folder, "official")
-    names, cells = table["evaluation"].to_pylist(), dict[str, dict[str, Any]]()
-    columns = {name: table[name].to_pylist() for name in {*GRADED, *COLUMNS.values()}} | {"calls": _calls(table)}
-    for name, members in groupby(range(len(names)), key=names.__getitem__):
-        rows = list(members)
-        own = {column: values[rows[0] : rows[-1] + 1] for column, values in columns.items()}
-        digest = digest_of(zip(*(own[column] for column in GRADED), strict=True))
-        outcomes: dict[Key, str] = {}
-        for file in (file for file in verdicts if name in file.of):
-            file.check(name, digest)
-            outcomes |= {key: str(verdict.outcome) for key, verdict in file.of[name].items()}
-        cells[name] = {short: own[column] for short, column in COLUMNS.items()} | {
-            "outcomes": [outcomes[key] for key in zip(own["task"], own["id"], own["sample"], strict=True)],
-            "calls": None if None in own["calls"] else own["calls"],
-            "texts": None if None in own["text"] else own["text"],
-        }
-    return cells
-
-
-def _calls(table: Any) -> list[list[list[Any]] | None]:
-    """Operators and positions of each answer's calls; of all at once, because structs are slow one by one."""
-    lists = table["invocations"].combine_chunks()
-    calls = lists.flatten()
-    pairs = [
-        list(pair)
-        for pair in zip(calls.field("operator").to_pylist(), calls.field("position").to_pylist(), strict=True)
-    ]
-    ends = accumulate(count or 0 for count in pc.list_value_length(lists).to_pylist())
-    parts = [pairs[start:end] for start, end in pairwise([0, *ends])]
-    return [part if known else None for part, known in zip(parts, lists.is_valid().to_pylist(), strict=True)]
+    calls = [[[call.operator, call.position] for call in answer.calls] for answer in answers]
+    texts = [answer.text for answer in answers]
+    return {short: [getattr(answer, column) for answer in answers] for short, column in COLUMNS.items()} | {
+        "outcomes": [str(answer.outcome) for answer in answers],
+        "calls": None if any(answer.invocations is None for answer in answers) else calls,
+        "texts": None if None in texts else texts,
+    }
 
 
 def surroundings() -> dict[str, Any]:
@@ -97,12 +71,13 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
     Raises RunError, naming the file, for what cannot be read.
     """
-    packed, cells = columns_in(folder), dict[str, dict[str, Any]]()
+    answers, cells = read_evaluations(folder), dict[str, dict[str, Any]]()
     for row in _evaluations(folder):
         name = row["evaluation"]
-        cells[name] = json.loads(row["about"]) | packed.get(name, {}) | {"source": f"{folder / ANSWERS}, {name}"}
+        own = columns_of(answers.get(name, ()))
+        cells[name] = json.loads(row["about"]) | own | {"source": f"{folder / ANSWERS}, {name}"}
     for path in sorted(folder.glob(f"*/{CELL}")):
-        own = next(iter(columns_in(path.parent).values()), {})
+        own = columns_of(next(iter(read_evaluations(path.parent).values()), ()))
         cells[path.parent.name] = parsed(path.read_bytes(), str(path)) | own | {"source": str(path.parent)}
     return {name: cell | {"folder": str(folder)} for name, cell in cells.items()}
 

@@ -159,13 +159,10 @@ def survey_tables(survey: Survey) -> list[Table]:
         ("share that its mean keeps", *(estimated(operator.kept) for operator in operators)),
         *(row_of(measure, survey, measure) for measure in COUNTED),
     ]
-    tested = [
-        (question, *(verdict(operator.tested.get(question)) for operator in operators)) for question in STATEMENTS
-    ]
     losses = [("replaced by", *survey.operators), *(row_of(name, survey, f"loss with {name}") for name in REPLACEMENTS)]
     pairs = {question: " less ".join(filter(None, pair)) for question, pair in STATEMENTS.items()}
     return [
-        Table("What is tested", [("asked", *survey.operators), *tested], CAUTION + family),
+        Table("What is tested", tested_rows(survey), CAUTION + family),
         Table("What a replacement costs", losses, COSTS),
         Table(
             "What else was counted",
@@ -174,6 +171,15 @@ def survey_tables(survey: Survey) -> list[Table]:
         ),
         Table("What the questions mean", [("asked", "what is above zero"), *pairs.items()]),
     ]
+
+
+def tested_rows(survey: Survey) -> Rows:
+    """A row for each statement, with its verdict for each operator."""
+    rows: Rows = [("asked", *survey.operators)]
+    for question in STATEMENTS:
+        tested = [operator.tested.get(question) for operator in survey.operators.values()]
+        rows.append((question, *map(verdict, tested)))
+    return rows
 
 
 def row_of(title: str, survey: Survey, measure: str) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def test_what_takes_too_long_is_stopped_and_the_next_question_answered(hostile):
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         symbolic.equal(hostile, "x", 0.3)
-    assert time.monotonic() - start < 1.3
+    assert time.monotonic() - start < 0.3 + symbolic._GRACE
     assert symbolic.equal("x+x", "2x", 5)
 
 
@@ -61,9 +61,10 @@ def test_a_worker_that_was_killed_is_replaced():
     assert symbolic.equal("x+x", "2x", 5)
 
 
-def test_a_worker_that_is_killed_costs_one_answer():
+def test_a_killed_child_costs_one_answer():
     assert symbolic.equal("x+x", "2x", 5)
-    threading.Timer(0.2, symbolic._pool.idle[-1].process.kill).start()
+    (child,) = psutil.Process(symbolic._pool.idle[-1].process.pid).children()
+    threading.Timer(0.2, child.kill).start()
     with pytest.raises(TimeoutError):
         symbolic.equal("9^{9^{9}}", "x", 5)
     assert symbolic.equal("x+x+x", "3x", 5)
@@ -114,18 +115,18 @@ def test_the_worker_ends_with_a_process_that_is_killed(tmp_path):
         process.stdout.readline()
         workers = _workers(process.pid)
         process.kill()
-    assert len(workers) == 1
+    assert len(workers) == 2
     _, alive = psutil.wait_procs(workers, timeout=5)
     assert alive == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_library_that_prints_cannot_answer():
-    """Standard output of the worker is not the pipe of the replies."""
+    """Standard output of the child is not the pipe of the replies."""
     assert symbolic.equal("x+x", "2x", 5)
-    worker = symbolic._pool.idle[-1].process.pid
+    (child,) = psutil.Process(symbolic._pool.idle[-1].process.pid).children()
     for standard in (0, 1, 2):
-        assert os.readlink(f"/proc/{worker}/fd/{standard}") == os.devnull
+        assert os.readlink(f"/proc/{child.pid}/fd/{standard}") == os.devnull
 
 
 def test_an_interrupted_question_is_not_answered_later(monkeypatch):

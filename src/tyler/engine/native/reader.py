@@ -67,16 +67,16 @@ class Reader:
         self.fused, self.read_to = FusedDecoder(decoder), [0] * len(self.read_to)
 
 
-def pieces(spans: Sequence[Span], size: int) -> list[Sequence[Span]]:
+def pieces(spans: Sequence[Span], size: int) -> Sequence[Sequence[Span]]:
     """The spans, cut so that a pass has at most `size` positions."""
     if sum(map(len, spans)) <= size:
         return [spans]
-    found, left = list[list[Span]](), 0
+    cuts, left = list[list[Span]](), 0
     for span in spans:
         for start in range(span.start, span.end, size):
             cut = Span(span.slot, start, min(start + size, span.end))
             if len(cut) > left:
-                found, left = [*found, []], size
-            found[-1].append(cut)
+                cuts, left = [*cuts, []], size
+            cuts[-1].append(cut)
             left -= len(cut)
-    return found
+    return list(cuts)

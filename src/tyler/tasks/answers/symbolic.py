@@ -1,8 +1,8 @@
 """Whether two LaTeX expressions have the same value, asked of a process of its own that can be killed.
 
 Algebra on a model's output may take for ever or all memory. A worker process (`symbolic_worker.py`) loads what it needs
-once and answers one question at a time; here its processes are started when first needed, lent to one thread at a time,
-ended where they do not reply in time, and ended with this process.
+once, answers one question at a time and keeps the deadline; here its processes are started when first needed, lent to
+one thread at a time, replaced when they break, and ended with this process.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Waited = Callable[[float], None]
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START = 120.0
 """Seconds a worker may take to load; a slow disk is not the answer's fault."""
+_GRACE = 1.0
+"""Seconds beyond the deadline in which the worker must have replied."""
 
 
 class _Worker:
@@ -57,15 +59,12 @@ class _Worker:
                 + message.decode("utf-8", "replace")[-2000:]
             )
 
-    def ask(self, relation: Relation, answer: str, gold: str, seconds: float) -> bool:
-        """The worker's verdict. Raises TimeoutError for a worker that does not reply in time, or has died."""
+    def ask(self, relation: Relation, answer: str, gold: str, seconds: float) -> bytes:
+        """The worker's reply; empty where it has died or is silent."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([relation, answer, gold, seconds]).encode() + b"\n")
-        reply = self._reply(seconds)
-        if reply not in (b"0", b"1"):
-            raise TimeoutError(f"the comparison took more than {seconds:.1f} s or too much memory")
-        return reply == b"1"
+        return self._reply(seconds + _GRACE)
 
     def _reply(self, seconds: float) -> bytes:
         assert self.process.stdout is not None
@@ -74,7 +73,7 @@ class _Worker:
         return self.process.stdout.read(1) or b"" if poll.poll(1000 * seconds) else b""
 
     def end(self) -> None:
-        """Kill the process."""
+        """Kill the process; its child ends with its pipe, or with its time."""
         self.process.kill()
         self.close()
         self.process.wait()
@@ -100,12 +99,17 @@ class _Pool:
             worker = self._take()
             waited(time.monotonic() - started)
             try:
-                verdict = worker.ask(relation, answer, gold, seconds)
+                reply = worker.ask(relation, answer, gold, seconds)
             except BaseException:  # its late reply must not answer the next question
                 worker.end()
                 raise
-            self.idle.append(worker)
-            return verdict
+            if reply:
+                self.idle.append(worker)
+            else:
+                worker.end()
+        if reply not in (b"0", b"1"):
+            raise TimeoutError(f"the comparison took more than {seconds:.1f} s or too much memory")
+        return reply == b"1"
 
     def _take(self) -> _Worker:
         while self.idle:

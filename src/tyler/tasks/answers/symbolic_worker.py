@@ -1,9 +1,9 @@
 """The process behind `tyler.tasks.answers.symbolic`: says whether two LaTeX expressions have the same value.
 
-Run as a script, on its own and never imported by the package. It loads math-verify's LaTeX reader once; a question that
-takes too long is ended with the process. A question is one JSON line `[relation, answer, gold, seconds]` on standard
-input; a reply is one byte on standard output: `1` the same, `0` not the same or not to be shown so; out of memory it
-ends. The first byte is `r`, when all is loaded.
+Run as a script, on its own and never imported by the package. It loads math-verify's LaTeX reader once, then a forked
+child answers until a question takes too long, too much memory or breaks it, and another is forked. A question is one
+JSON line `[relation, answer, gold, seconds]` on standard input; a reply is one byte on standard output: `1` the same,
+`0` not the same or not to be shown so, `t` out of time or memory. The first byte is `r`, when all is loaded.
 
 Only the reader (latex2sympy2_extended) is used: it matches a grammar and evaluates no text, whereas math-verify's
 comparison rounds (1/2004! = 1/2006!) and reads equations, sets and tuples loosely. Values are compared here, at
@@ -18,11 +18,10 @@ import re
 import resource
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, TextIO
 
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, NormalizationConfig, latex2sympy
@@ -146,17 +145,30 @@ def serve() -> None:
         os.dup2(nothing, standard)  # what a library prints must not become a reply
     with suppress(ValueError, OSError):  # macOS does not let it be set
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     os.write(replies, b"r")
-    for line in os.fdopen(questions, encoding="utf-8"):
+    while child := os.fork():
+        if os.waitpid(child, 0)[1] == 0:  # standard input closed
+            return
+        os.write(replies, b"t")
+    try:
+        _answer(os.fdopen(questions, encoding="utf-8"), replies)
+    except MemoryError:
+        os._exit(1)
+    os._exit(0)
+
+
+def _answer(questions: TextIO, replies: int) -> None:
+    """Reply to each question; the alarm of one that takes too long ends the process, whatever it does."""
+    for line in questions:
         relation, answer, gold, seconds = json.loads(line)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 2, hard))  # should the asker end
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             reply = b"1" if same(relation, answer, gold) else b"0"
         except MemoryError:
-            return
+            raise
         except Exception:  # the reader and sympy raise of every kind on what they cannot do
             reply = b"0"
+        signal.setitimer(signal.ITIMER_REAL, 0)
         os.write(replies, reply)
 
 
