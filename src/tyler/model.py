@@ -123,7 +123,7 @@ class Tyler(Independent):
     ) -> Tyler:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
-        A backbone is "mini", "smollm2" once it is fetched, a folder or a Hub id; "mini-tyler" and
+        A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" and
         "smollm2-tyler" are trained Tylers that ship inside the package. On the Hub both are found by their id,
         "user/name", at the branch, tag or commit that `revision` or "user/name@revision" names.
 

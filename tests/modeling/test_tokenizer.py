@@ -10,9 +10,9 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from gguf_files import metadata, random_model
+from gguf_files import metadata_of, random_model
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.gguf import build_tokenizer
+from tyler.modeling.gguf_tokenizer import build_tokenizer
 from tyler.modeling.random_init import read_tokenizer
 from tyler.modeling.tokenizer import load_tokenizer, text_settings
 
@@ -34,8 +34,9 @@ CORPUS = (
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A model whose tokenizer keeps digits apart and calls itself a GPT2Tokenizer, as SmolLM2's does."""
-    random_model().save_pretrained(tmp_path)
-    build_tokenizer(metadata(), max_length=256).save_pretrained(tmp_path)
+    model = random_model("qwen3")
+    model.save_pretrained(tmp_path)
+    build_tokenizer(metadata_of(model), source="a.gguf", max_length=256).save_pretrained(tmp_path)
     named(tmp_path, "GPT2Tokenizer")
     return tmp_path
 

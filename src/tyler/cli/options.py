@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PRESETS = "mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b"
 ANY_MODEL = (
     "A saved model, Tyler's or a baseline's (mini-tyler ships), a run, or a plain backbone: mini, smollm2 (see tyler "
-    "fetch), a folder or a Hub id."
+    "fetch), a folder, a GGUF file or a Hub id."
 )
 CHANGE = "Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`."
 

@@ -62,7 +62,7 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
 
 class BackboneConfig(Section):
     """The backbone theta. `id` is `mini` (ships in the package), `smollm2` (`tyler fetch smollm2` brings it), a local
-    folder or a Hub id."""
+    folder, a GGUF file or a Hub id."""
 
     id: str = "mini"
     """Where the model is."""

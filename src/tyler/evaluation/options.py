@@ -29,7 +29,7 @@ OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")
 OptionalNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Count = Annotated[int, arg(metavar="N")]
 OptionalBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
-MOVED = "Where the backbone of a checkpoint is, if it is not where it was: a folder or a Hub id."
+MOVED = "Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."
 OptionalBackbone = Annotated[str | None, arg(metavar="MODEL", help=MOVED, help_behavior_hint="")]
 DEVICES = "cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."
 OptionalDevice = Annotated[str | None, arg(metavar="DEVICE", help=DEVICES, help_behavior_hint="")]

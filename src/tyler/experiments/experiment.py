@@ -156,12 +156,14 @@ class Measured:
             **self.times(),
         }
 
-    def times(self) -> dict[str, float]:
+    def times(self) -> dict[str, float | None]:
         """Mean seconds of an answer and of its synthesis, where answers were timed one by one; of a study's rows those
-        of decoding and training."""
+        of decoding and training, None where a record does not have them."""
         if self.entry.records:
-            names = ("decoding_seconds", "training_seconds")
-            return {name: round(fmean(record[name] for record in self.answered), 1) for name in names}
+            kept: dict[str, list[Any]] = {
+                key: [record.get(key) for record in self.answered] for key in ("decoding_seconds", "training_seconds")
+            }
+            return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
         timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
         return {key: round(fmean(self.pooled(key)), 6) for key in timed}
 

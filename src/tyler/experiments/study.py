@@ -241,7 +241,7 @@ def row_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
         MISSING if calls is None else " / ".join(f"{calls.get(name, 0):.2f}" for name in names),
         f"{entry['visible']:.1f}",
         f"{entry['latents']:.1f}",
-        *(f"{entry[key]:.0f}" for key in ("decoding_seconds", "training_seconds")),
+        *(MISSING if entry[key] is None else f"{entry[key]:.0f}" for key in ("decoding_seconds", "training_seconds")),
     )
 
 

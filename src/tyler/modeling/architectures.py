@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from tyler.modeling.gguf import SUFFIX, GgufFile, config_settings
+
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
 
@@ -99,17 +101,21 @@ def fetched_folder(name: str) -> Path:
 
 
 def settings_of(id: str) -> dict[str, Any]:
-    """The settings of a known model, fetched or not, or those in a folder's `config.json`.
+    """The settings of a known model, fetched or not, or those in a folder's `config.json` or a GGUF file.
 
     Raises ValueError for any other id, for a family that is not supported, and for a file that cannot be read.
     """
     if (published := FETCHABLE.get(id, id)) in PUBLISHED:
         return PUBLISHED[published]
+    if id.endswith(SUFFIX):
+        settings = config_settings(GgufFile.open(id))
+        check_family(id, settings["model_type"])
+        return settings
     path = Path(located(id)) / "config.json"
     if not path.is_file():
         raise ValueError(
             f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
-            f"or one of {', '.join((*FETCHABLE, *PUBLISHED))}"
+            f"a GGUF file, or one of {', '.join((*FETCHABLE, *PUBLISHED))}"
         )
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))

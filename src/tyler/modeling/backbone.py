@@ -40,6 +40,8 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from tyler.modeling.architectures import check_family, located
 from tyler.modeling.attention import ATTENTION
 from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
+from tyler.modeling.gguf import SUFFIX
+from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.locations import WHAT_TO_GIVE, check_location, near
 from tyler.modeling.memory_errors import is_out_of_memory
 from tyler.modeling.merged_adapters import MergedAdapter
@@ -59,7 +61,7 @@ class Backbone:
     tokenizer: PreTrainedTokenizerBase
     revision: str | None = None
     path: str | None = None
-    """Where its folder is, if that is not the id."""
+    """Where its folder or file is, if that is not the id."""
     adapters: tuple[MergedAdapter, ...] = ()
     """LoRAs that were merged into the weights of the id, in this order (`loading.py`)."""
 
@@ -85,15 +87,19 @@ class Backbone:
         device: str | torch.device | None = None,
         path: str | None = None,
     ) -> Backbone:
-        """Load `mini`, a fetched model, a folder or a Hub id. No pickle is read, no remote code is run.
+        """Load `mini`, a fetched model, a folder, a GGUF file or a Hub id. No pickle is read, no remote code is run.
 
-        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32), a torch dtype or its name. `path` is the
-        folder of an `id` that is a path seen from elsewhere. Raises ValueError for an unsupported architecture, missing
-        weights, a tokenizer that does not fit, and a dtype or device that cannot be had, and FileNotFoundError, with
-        what to do, when the model cannot be found or read.
+        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32), a torch dtype or its name; a GGUF file is
+        dequantised to it. `path` is the folder or file of an `id` that is a path seen from elsewhere. Raises
+        ValueError for an unsupported architecture, missing weights, a tokenizer that does not fit, and a dtype or
+        device that cannot be had, and FileNotFoundError, with what to do, when the model cannot be found or read.
         """
         device = resolve_device(device)
-        model, tokenizer = read_saved(id, path, revision, resolve_dtype(dtype, device))
+        weights_dtype = resolve_dtype(dtype, device)
+        if id.endswith(SUFFIX):
+            model, tokenizer = read_gguf(path or id, weights_dtype)
+        else:
+            model, tokenizer = read_saved(id, path, revision, weights_dtype)
         cast(nn.Module, model).to(device)
         align(model)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision, path=path)
@@ -163,9 +169,9 @@ class Backbone:
     def exported(self) -> str:
         """The folder or Hub id from which other programs read it.
 
-        A backbone with merged adapters is written out once, as safetensors, below the user's cache.
+        A GGUF file and a backbone with merged adapters are written out once, as safetensors, below the user's cache.
         """
-        if not self.adapters:
+        if not (self.id.endswith(SUFFIX) or self.adapters):
             return self.path or located(self.id)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cache / "tyler" / "exported" / self.fingerprint()
@@ -200,7 +206,7 @@ class Backbone:
 def read_saved(
     id: str, path: str | None, revision: str | None, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of an id, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
+    """The model of any id that is no GGUF file, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
     location = path or located(id)
     check_location(location)
     check_one_set_of_weights(id, Path(location))

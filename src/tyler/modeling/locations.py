@@ -11,9 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tyler.modeling.architectures import FAMILIES, FETCHABLE, MINI, SHIPPED
+from tyler.modeling.gguf import SUFFIX
 
 WHAT_TO_GIVE = (
-    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer: "
+    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer, or a GGUF file: "
     f"a causal language model of type {', '.join(FAMILIES)}."
 )
 
@@ -38,7 +39,7 @@ def check_location(id: str) -> None:
             raise FileNotFoundError(f"{id} holds no model: it has no config.json{inside(path)}. {WHAT_TO_GIVE}")
         return
     if path.is_file():
-        raise FileNotFoundError(f"{id} is a file, and a model is a folder. {WHAT_TO_GIVE}")
+        raise FileNotFoundError(f"{id} is a file, and no GGUF file. {WHAT_TO_GIVE}")
     if "/" not in id and (names := get_close_matches(id, NAMES, n=1, cutoff=0.75)):
         raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
     if "/" not in id and (PRESETS / f"{id}.yaml").is_file():
@@ -51,7 +52,7 @@ def check_location(id: str) -> None:
 
 
 def near(path: Path) -> Path | None:
-    """The folder whose path is like that of one that does not exist, part by part; None for no such."""
+    """The folder or GGUF file whose path is like that of one that does not exist, part by part; None for no such."""
     nearest = Path(path.anchor)
     for part in path.parts[1:] if path.anchor else path.parts:
         if (nearest / part).exists():
@@ -59,7 +60,7 @@ def near(path: Path) -> Path | None:
             continue
         if not nearest.is_dir():
             return None
-        names = [entry.name for entry in nearest.iterdir() if entry.is_dir()]
+        names = [entry.name for entry in nearest.iterdir() if entry.is_dir() or entry.suffix == SUFFIX]
         close = get_close_matches(part, names, n=1)
         if not close:
             return None

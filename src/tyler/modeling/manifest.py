@@ -43,7 +43,7 @@ class CheckpointError(ValueError):
 class BackboneRecord:
     """The backbone that a checkpoint belongs to.
 
-    `folder` is where it was, as an absolute path, if `id` is a folder. `fingerprint` and `rounded` are those
+    `folder` is where it was, as an absolute path, if `id` is a folder or a file. `fingerprint` and `rounded` are those
     of `fingerprint.py`, of weights in `dtype`. `merged_adapters` are folders of LoRAs inside the checkpoint, which are
     merged into the weights of `id` in this order; the fingerprints are those of the merged weights.
     """
@@ -82,12 +82,12 @@ class BackboneRecord:
         return dtype_name(dtype) == self.dtype or "float16" not in (dtype_name(dtype), self.dtype)
 
     def locate(self, folder: Path) -> str | None:
-        """Where a backbone that is a folder is: as noted, as seen from here, or from the run or above it."""
+        """Where a backbone that is a folder or a file is: as noted, as seen from here, or from the run or above it."""
         if self.id in NAMES:
             return None
         seen = [Path(self.folder)] if self.folder else []
         seen += [Path(self.id), *(parent / self.id for parent in folder.resolve().parents)]
-        return next((str(path) for path in seen if (path / "config.json").is_file()), None)
+        return next((str(path) for path in seen if path.is_file() or (path / "config.json").is_file()), None)
 
     def check(self, backbone: Backbone, folder: Path) -> None:
         """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights.

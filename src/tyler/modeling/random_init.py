@@ -36,7 +36,7 @@ INITIAL_STD = 0.02
 
 
 def architecture(id: str) -> PreTrainedConfig:
-    """The settings of a known model, or of the `config.json` in a folder. ValueError for any other."""
+    """The settings of a known model, of a GGUF file, or of the `config.json` in a folder. ValueError for any other."""
     settings = dict(settings_of(id))
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     check_supported(id, config)
