@@ -209,13 +209,13 @@ def test_every_problem_is_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("a: [1", "is not YAML"),
+        ("a: [1", "is not YAML: while parsing a flow sequence at line 1, column 4"),
         ("- 1", "holds list"),
         ("satge1:\n  steps: 3", "did you mean 'stage1'?"),
         ("stage1: {steps: 1}\nstage1: {batch_size: 2}", "'stage1' is there twice"),
         ("stage1: {steps: 1, steps: 2}", "'steps' is there twice"),
         ("# caf\xe9\n", "run.yaml is not UTF-8"),
-        ("# nothing", "run.yaml says nothing; write what differs from a preset"),
+        ("# nothing", "run.yaml has no settings; write what differs from a preset"),
     ],
 )
 def test_a_file_that_is_not_a_config_is_refused(content: str, words: str, tmp_path: Path) -> None:

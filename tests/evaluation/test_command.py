@@ -30,7 +30,7 @@ from tyler.engine.sampling import Sampling
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
-from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
+from tyler.evaluation.options import Answering, EndpointOptions, EvaluationRequest, Matching, Questions
 from tyler.evaluation.pass_at_1 import asking
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import AnswerStore, read_answers, read_records, verdicts_name
@@ -256,6 +256,7 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
         "mini-boundaries-0.25": EvaluationRequest(answering=Answering(router="boundaries:0.25")),
         "mini-never-budget0": EvaluationRequest(answering=Answering(router="never", budget=0)),
         "mini-temperature0.7-top_p0.95-samples8-seed3": EvaluationRequest(answering=sampled),
+        "mini-endpoint": EvaluationRequest(server=EndpointOptions(endpoint="http://a/v1", model="m")),
         "mini-as-long-as-x-eval-mini": EvaluationRequest(matching=Matching(Path("runs/x-eval/mini"))),
     }
     assert [default_folder("m", one).name for one in asked.values()] == list(asked)

@@ -16,6 +16,7 @@ from tests.serving.served import serving
 
 from stored import write_problems
 from tyler.cli.main import main
+from tyler.evaluation.reports import Report
 from tyler.evaluation.store import read_records
 from tyler.model import Tyler
 
@@ -76,6 +77,7 @@ def test_a_server_is_asked_once_and_graded(url: str, tmp_path: Path) -> None:
     assert main(command(tmp_path, url)) == 0
     records = read_records(tmp_path / "out")
     assert [one.correct for one in records] == [True] * 4 and records[0].visible_tokens == 7
+    assert Report("served", tuple(records)).invocations is None, "what a server does not report is not 0"
     assert len(Scripted.asked) == 4 and main(command(tmp_path, url)) == 0
     assert len(Scripted.asked) == 4, "nothing is asked twice"
 

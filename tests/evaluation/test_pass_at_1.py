@@ -170,6 +170,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     AnswerStore(tmp_path, SETTINGS).close()
     with pytest.raises(RunError, match=r"other settings: budget was 3, is 4; choose another directory"):
         AnswerStore(tmp_path, SETTINGS | {"budget": 4})
+    assert not (tmp_path / "answers.jsonl").exists()  # else the folder would look unfinished
     AnswerStore(tmp_path, SETTINGS).close()
 
 

@@ -55,6 +55,10 @@ def test_a_folder_of_runs_is_not_on_the_hub_whatever_it_is_called(folder: Path) 
     assert "There is no folder 'kept/nowhere'. Give 'mini'" in refusal("kept/nowhere")
 
 
+def test_a_preset_is_not_a_model(folder: Path) -> None:
+    assert "qwen3-4b is a preset of settings, not a model; `tyler config qwen3-4b` shows its" in refusal("qwen3-4b")
+
+
 def test_a_file_is_no_model(folder: Path) -> None:
     (folder / "notes.txt").write_text("x")
     assert "notes.txt is a file, and no GGUF file. Give 'mini'" in refusal(str(folder / "notes.txt"))

@@ -125,7 +125,7 @@ def test_an_address_that_is_taken_is_reported_before_anything_is_loaded(capsys: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["serve", "/nowhere/at/all", "--port", port]) == 2
-    assert "cannot listen" in capsys.readouterr().err
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use; choose another" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")

@@ -92,5 +92,5 @@ def backbone_facts(id: str, revision: str | None = None) -> dict[str, Any]:
         "architecture": f"{settings['model_type']}, {shape.layers} layers of width {shape.dim}",
         "parameters": f"{count_parameters(shape, LoraConfig(), ()).backbone:,}",
         "vocabulary": f"{shape.vocab:,}",
-        "positions": f"{settings.get('max_position_embeddings', 'unknown')}",
+        "positions": f"{settings['max_position_embeddings']:,}" if "max_position_embeddings" in settings else "unknown",
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,8 +53,8 @@ def lens(
         answers: An evaluation of this model as `tyler eval` keeps it: its answers are read, and none is decoded.
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
-        max_new_tokens: At most this many actions an answer.
-        seed: Of the noise and of the choice of other problems.
+        max_new_tokens: At most this many actions in an answer.
+        seed: Seed of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
     """
@@ -131,7 +130,9 @@ def show(view: View, as_json: bool, page: Path | None) -> None:
     if as_json:
         Console().print_json(data=view.json)
     else:
-        tables = [for_terminal(table.rows, words=len(table.rows[0]), title=table.title) for table in view.tables]
-        Console().print(view.heading, *chain.from_iterable(("", table) for table in tables))
+        Console().print(view.heading)
+        for table in view.tables:
+            shown = for_terminal(table.rows, words=len(table.rows[0]), title=table.title)
+            Console().print("", shown, *filter(None, [table.note]))
     if page is not None:
         atomic_write(page, view.page)

@@ -46,7 +46,7 @@ HELP_WIDTH = 80
 LOWER = dict.fromkeys(
     ("quickstart", "train", "plan"),
     "Lower micro_batch_size or micro_batch_tokens of what is trained, or set its gradient_checkpointing: true; for "
-    "rollouts lower decoding.slots, bound decoding.memory (as 8GB) or lower max_new_tokens. `tyler plan CONFIG` says "
+    "rollouts lower decoding.slots, bound decoding.memory (8GB) or lower max_new_tokens. `tyler plan CONFIG` says "
     "how much each phase needs, and on which device it fits.",
 )
 LOWER_FLAGS = (
@@ -128,7 +128,7 @@ def push(
     Args:
         model: A run, of which the newest checkpoint is taken, or a checkpoint.
         repo: Where, as USER/NAME; it is created if it does not exist.
-        license: The licence of the model, by the Hub's name, as apache-2.0; the backbone's licence may decide it.
+        license: The licence of the model, by the Hub's name, such as apache-2.0; the backbone's licence may decide it.
         private: Only its owner may read it. One that exists and is public is refused.
         dry_run: Check everything, print the files and the card, and send nothing.
         backbone: The Hub id of a backbone that was a folder here; it must have the same weights.

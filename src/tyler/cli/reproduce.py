@@ -63,14 +63,14 @@ def reproduce(
             or a study of ours by name: mini, mini_development, baselines, stage2_variants, smollm2,
             smollm2_growth, smollm2_skill.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
-        seeds: Of everything that is trained; by default those of the scale.
+        seeds: Seeds of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
         earlier: A folder with records of earlier studies, in folders of their own, or none; by default docs/results of
             the checkout. They are read, and never written.
-        memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default
+        memory: At most this much context and cache, such as 4GB or 512MiB: answers wait for room; by default
             half of what is free.
-        hardware: For estimates of memory: this machine, or a device as of `tyler plan`.
+        hardware: For estimates of memory: this machine, or a device as in `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
         engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on
             the native one.

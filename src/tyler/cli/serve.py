@@ -28,12 +28,12 @@ def serve(
     """Serve a model over HTTP: chats, completions, responses and messages as OpenAI's and Anthropic's clients ask for
     them, a page, and metrics.
 
-    --config FILE reads these settings from YAML by the names of their flags; a flag goes before the file.
+    --config FILE reads these settings from YAML by the names of their flags; a flag overrides the file.
 
     Args:
         router: learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last
             stage trained for.
-        log_level: What is said on stderr; info has a line for each request.
+        log_level: What is logged to stderr; info has a line for each request.
     """
     limits = Limits(settings.budget, router, settings.max_new_tokens)
     _ = limits.routed, placement.engine_choice  # what is wrong is said before anything is loaded
@@ -79,7 +79,7 @@ def say_on_stderr(level: str) -> None:
 
 
 def with_config(argv: Sequence[str]) -> list[str]:
-    """The arguments with those of `--config FILE` before them, so that a flag goes before the file.
+    """The arguments with those of `--config FILE` before them, so that a flag overrides the file.
 
     Raises ValueError for a file that is not a mapping of flags to values.
     """
@@ -94,7 +94,7 @@ def with_config(argv: Sequence[str]) -> list[str]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ValueError(f"{path} must map names of flags to values, as `slots: 16`")
+        raise ValueError(f"{path} must map names of flags to values, such as `slots: 16`")
     model = content.pop("model", None)
     own = [str(model)] if model is not None and (not rest or rest[0].startswith("-")) else []
     return [*own, *rest[:1], *flags_of(content), *rest[1:]] if rest and not own else [*own, *flags_of(content), *rest]

@@ -30,7 +30,7 @@ class Printing:
     """How the answer is printed."""
 
     json: bool = False
-    """One JSON object for each answer, a line each."""
+    """Print each answer as a line of JSON."""
     stream: bool = False
     """With --json: one line for each token, invocation and end, as it happens."""
     show: Literal["always", "never"] = "always"

@@ -46,11 +46,11 @@ def train(
             continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, by default none.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
-        dry_run: Train nothing, but take one step with random weights, for stage1 and stage2 of both, and print
-            parameters, memory and seconds. Needs no weights and writes nothing.
-        tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
-        length: Of a dry run: tokens of a trace; by default 256.
-        lock: With --no-lock, on a file system without locks: make sure that only one process writes the directory.
+        dry_run: Train nothing: take one step with random weights (stage1 and stage2: one of each) and print parameters,
+            memory and seconds. Needs no weights and writes nothing.
+        tokenizer: For a dry run: the folder of the real tokenizer; by default the backbone's own folder.
+        length: For a dry run: tokens per trace; by default 256.
+        lock: Lock the directory. --no-lock is for file systems without locks: let only one process write there.
         quiet: Print warnings only, no progress and no summary.
     """
     training = find_training(method)

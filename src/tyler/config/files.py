@@ -110,7 +110,7 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it so") from error
     settings = _parse_yaml(text, str(path))
     if not settings:
-        raise ConfigError(f"{path} says nothing; write what differs from a preset, such as `extends: mini`")
+        raise ConfigError(f"{path} has no settings; write what differs from a preset, such as `extends: mini`")
     if (base := settings.pop("extends", None)) is None:
         return settings
     return _merge(_read_layers(_find(str(base), beside=path), (*seen, path)), settings)
@@ -120,7 +120,8 @@ def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     try:
         settings = yaml.load(text, Loader=_Loader)  # a SafeLoader
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from error
+        why = " ".join(str(error).split()).replace('in "<unicode string>", ', "at ")
+        raise ConfigError(f"{source} is not YAML: {why}") from error
     if settings is None:
         return {}
     if not isinstance(settings, dict):

@@ -117,7 +117,7 @@ def default_folder(model: str, request: EvaluationRequest) -> Path:
     What is left at its default is not named, so that other questions have other folders, and the same one resumes.
     """
     questions, answering, match = request.questions.of_model(model), request.answering, request.matching.match
-    parts = ["+".join(map(task_name, questions.task))]
+    parts = ["+".join(map(task_name, questions.task)), *(["endpoint"] if request.server.endpoint else [])]
     if questions.data is not None and questions.data.is_file():
         parts.append(questions.data.stem)
     parts += [str(value) for value in (questions.split, questions.count, questions.revision) if value is not None]

@@ -179,7 +179,7 @@ class EngineOptions:
     engine_args: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE ...")] = ()
     """Arguments of vLLM's own: `--engine-args quantization=fp8 max_model_len=8192`."""
     tensor_parallel_size: OptionalNumber = None
-    """Cards that share a model on vllm."""
+    """GPUs that share a model on vllm."""
 
     @property
     def engine_choice(self) -> EngineChoice:
@@ -195,7 +195,7 @@ class Placement:
     device: OptionalDevice = None
     dtype: Dtype = "auto"
     memory: OptionalBytes = None
-    """At most so much context and caches, as 4GB or 512MiB; answers wait for room, and what never fits is refused."""
+    """At most this much context and cache, such as 4GB; answers wait for room, and what can never fit is refused."""
     backbone: OptionalBackbone = None
 
     @property
@@ -209,7 +209,7 @@ class Loading(Placement, EngineOptions):
     """Under which method a model answers, and where."""
 
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
-    """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
+    """tyler (with its operators), cot, or a baseline such as softcot; by default what the model was trained for."""
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Change one setting of the method: `--method-set min_p=0.01`."""
 
@@ -288,7 +288,7 @@ class EndpointOptions:
     """A model behind an OpenAI-compatible server, in the place of MODEL; the key is read from OPENAI_API_KEY."""
 
     endpoint: Annotated[str, arg(metavar="URL", help_behavior_hint="")] = ""
-    """The address of the API, as http://localhost:8000/v1."""
+    """The address of the API, such as http://localhost:8000/v1."""
     model: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = ""
     """The model's name on that server."""
     few_shot: OptionalFile = None
@@ -298,7 +298,7 @@ class EndpointOptions:
     retries: Count = 5
     """Times that a request is sent again after an error of the server or of the network, with growing pauses."""
     timeout: Annotated[float, arg(metavar="SECONDS")] = 600.0
-    """For one answer."""
+    """The longest wait for one answer."""
     retry_failed: bool = False
     """Ask again what the server refused to answer in an earlier run of the same command."""
 
@@ -326,7 +326,7 @@ class Matching:
     match_split: Annotated[str, arg(metavar="SPLIT")] = "dev"
     """The split on whose problems the setting is looked for."""
     match_data: OptionalFolder = None
-    """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
+    """The file of that split, or the folder that holds it; by default that of the evaluation."""
 
     def check(self) -> None:
         """Raise ValueError for options that do nothing without `--match`."""

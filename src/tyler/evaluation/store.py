@@ -210,7 +210,7 @@ class AnswerStore:
             self.records: dict[Key, Record] = {}
             self._read()
         except BaseException:
-            self._lines.close()
+            self.close()
             raise
         self.session = 1 + max((answer.session for answer in self.answers.values()), default=-1)
 

@@ -9,7 +9,7 @@ Four questions, all teacher-forced on the answer that the model gave, so that no
 3. How much of the answer does it carry into another problem? Control: noise of the same norm.
 4. After how many of its latents does the answer stay? Control: so many of another problem's.
 
-A picture without its control says nothing: what shows with noise or with another problem's block is not of this block.
+Without its control a picture says nothing: what noise or another problem's block shows is not specific to this block.
 """
 
 from __future__ import annotations

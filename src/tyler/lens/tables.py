@@ -16,16 +16,22 @@ NOTHING = "–"
 CAUTION = (
     "Yes where a difference, paired by problem, has a 95% interval above zero; no where it is below. An answer depends "
     "on anything that stood in its context while it was decoded, an untrained block included: that alone says nothing "
-    "of what was learned."
+    "about what was learned."
 )
 COSTS = (
     "Nats of log p, teacher-forced on the model's own answers; of answers that were decoded again with all latents "
-    "replaced, the share with something else in its box. Teacher forcing holds an answer on its way by its own words; "
-    "decoded again it may go another from its first token."
+    "replaced, the share with something else in its box. Teacher forcing keeps an answer on its course; decoded "
+    "again it may leave it from its first token."
 )
 ONE_AT_A_TIME = (
-    "One block at a time is replaced, teacher-forced on this answer. What shows with noise or with another problem's "
-    "block is not of this block."
+    "One block at a time is replaced, teacher-forced on this answer. An effect that noise or another problem's block "
+    "has too is not specific to this block."
+)
+CONTENT = (
+    "At: visible tokens before the block. Reads as: the likeliest token at each latent. Readable: the share of latents "
+    "whose token follows the block. Enough: how many of its latents, from the first on, later tokens need. Other: the "
+    "same with another problem's block. Moved: how far other problems' blocks, and noise, move the answer's logits "
+    "towards the answers to those problems, of the whole way."
 )
 Rows = list[tuple[str, ...]]
 """The rows of a table, its heads first."""
@@ -52,7 +58,7 @@ def answer_tables(readings: Sequence[Reading]) -> list[Table]:
     """Two tables with a row for each block; then for each block what can be read from it, and every effect."""
     tables = [
         Table("log p lost by the tokens that follow, in nats", loss_rows(readings), ONE_AT_A_TIME),
-        Table("what is in them", block_rows(readings)),
+        Table("what is in the blocks", block_rows(readings), CONTENT),
     ]
     for number, reading in enumerate(readings, start=1):
         where = f"block {number}, {reading.operator} after {counted(reading.position, 'token')}"

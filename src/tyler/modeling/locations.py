@@ -23,6 +23,7 @@ MANIFEST = re.compile(rb'\s*{\s*"format"\s*:')
 """How the file that makes a folder a checkpoint of tyler's begins (`manifest.py`), whatever the method."""
 RUNS = "runs/"
 """Where trainings are written unless told otherwise: no Hub id begins so."""
+PRESETS = Path(__file__).parents[1] / "configs"
 SHOWN = 3
 
 
@@ -41,6 +42,8 @@ def check_location(id: str) -> None:
         raise FileNotFoundError(f"{id} is a file, and no GGUF file. {WHAT_TO_GIVE}")
     if "/" not in id and (names := get_close_matches(id, NAMES, n=1, cutoff=0.75)):
         raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
+    if "/" not in id and (PRESETS / f"{id}.yaml").is_file():
+        raise FileNotFoundError(f"{id} is a preset of settings, not a model; `tyler config {id}` shows its backbone.id")
     meant = near(path)
     is_path = id.startswith(("/", ".", "~", RUNS)) or id.count("/") > 1 or id.endswith("/") or holds_runs(path.parent)
     if is_path or (meant is not None and is_run(meant)):

@@ -156,13 +156,13 @@ class Service:
         return TextGrammar.of_schema(words, format.schema_of or {"type": "object"})
 
     def _sampling(self, body: Generating, answers: int) -> Sampling:
-        """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
+        """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then have no effect."""
         temperature, seed = body.temperature or 0.0, body.seed
         if body.temperature is None:
             quiet = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None if body.tyler.router is None else seed}
             for name, off in quiet.items():
                 if (value := getattr(body, name)) not in (None, off):
-                    message = f"{name}={value} says nothing without temperature, since answers are then greedy"
+                    message = f"{name}={value} has no effect without temperature, since answers are then greedy"
                     raise ApiError(400, f"{message}; send both", param=name, code="unsupported_value")
         if answers > 1 and not temperature:
             message = f"n={answers}: greedy answers are all the same; send a temperature above 0, or n=1"

@@ -49,7 +49,7 @@ class ServerSettings:
     """A name under which the server may be addressed besides its own, or * for any. May be repeated. Without one, a
     server that is open to a network and has no key answers to addresses and to names without a dot."""
     origins: Annotated[Words, arg(name="allow-origin", metavar="NAME")] = ()
-    """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
+    """A web page's origin that may ask the server, such as https://example.org. May be repeated; by default none."""
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
     """The largest request."""
     unknown_fields: UnknownFields = "refuse"
@@ -75,7 +75,7 @@ class ServerSettings:
     log_files: int = 5
     """How many logs are kept, the present one included; 2 or more."""
     otlp: Annotated[str | None, arg(metavar="URL", help_behavior_hint="")] = None
-    """Where OpenTelemetry traces are sent, as http://127.0.0.1:4318; by default nowhere."""
+    """Where OpenTelemetry traces are sent, such as http://127.0.0.1:4318; by default nowhere."""
     memory: Annotated[int | None, Suppress] = None
     api_keys: Annotated[Mapping[str, str], Suppress] = field(default_factory=dict)
     body_seconds: Annotated[float, Suppress] = 30.0

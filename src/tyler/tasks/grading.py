@@ -54,7 +54,7 @@ def task_name(name: str) -> str:
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise ValueError(
         f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}. A file of your own is "
-        "--task jsonl --data FILE (task='jsonl', path=)"
+        "--task jsonl --data FILE (in a config `task: jsonl` and `path: FILE`)"
     )
 
 
