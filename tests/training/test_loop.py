@@ -203,7 +203,7 @@ def test_a_step_judged_the_best_is_saved_although_it_is_not_due(tmp_path: Path) 
     with Run.create(tmp_path, CONFIG) as run:
         for step in training_steps("test", run, 7, 0, 5, lambda steps_done, folder: None):
             if step.is_due(2):
-                step.record_best({"accuracy": accuracies[step.number + 1]}, "accuracy", gt)
+                run.record_best(step.number + 1, "accuracy", accuracies[step.number + 1], gt)
         assert [path.name for path in run.checkpoints()] == ["step-6", "step-7"]
         best = best_checkpoint(tmp_path)
     assert best is not None and best.name == "step-6"

@@ -44,7 +44,8 @@ def fenced(code: str, language: str = "python") -> str:
 
 
 def program_of(completion: str) -> str:
-    return read_program(after_thought(completion), PROMPT, "total").whole
+    code, helpers = read_program(after_thought(completion), PROMPT, "total")
+    return f"{helpers}\n\n{code}" if helpers else code
 
 
 # ----------------------------------------------------------------------------------------------------------- extraction
