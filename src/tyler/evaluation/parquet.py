@@ -58,7 +58,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema, abou
     noted = {"tyler": json.dumps({"format": FORMAT, **about}, ensure_ascii=False)}
     table = pa.Table.from_pylist(list(rows), schema=schema.with_metadata(noted))
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", compression_level=19)
+    pq.write_table(table, sink, compression="brotli", compression_level=11)
     atomic_write(path, sink.getvalue().to_pybytes())
 
 
