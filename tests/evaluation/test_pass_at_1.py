@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -145,9 +146,14 @@ def test_a_grader_that_fails_stops_the_evaluation(monkeypatch: pytest.MonkeyPatc
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("no code here")
 
+    class Slow(Scripted):
+        def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
+            return super().solve(problems, lambda index, answer: (finished(index, answer), time.sleep(0.2)))
+
     monkeypatch.setattr(stored, "grade", refused)
     with pytest.raises(PermissionError, match="no code here"):
-        evaluate(Scripted(), PROBLEMS)
+        evaluate(slow := Slow(), PROBLEMS)
+    assert len(slow.answered) < len(PROBLEMS), "the others would be decoded for nothing"
 
 
 # ------------------------------------------------------------------------------------------ the store

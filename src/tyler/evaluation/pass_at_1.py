@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -114,9 +115,11 @@ def collect(
             if store is not None:
                 answer = replace(answer, session=store.session, rank=store.rank)
                 store.add_answer(answer)
+            while verdicts and verdicts[0].done():
+                verdicts.popleft().result()  # a grader that failed stops the evaluation here, not after the last answer
             verdicts.append(graders.submit(grade, answer))
 
-        verdicts = [graders.submit(grade, answer) for answer in waiting]
+        verdicts = deque(graders.submit(grade, answer) for answer in waiting)
         try:
             ask([problem for problem in problems if problem.key not in answered], keep)
             for verdict in verdicts:
