@@ -124,21 +124,19 @@ def test_an_unknown_rule_is_refused_with_those_that_are_known(rule: str | None) 
     assert repr(str(rule)) in message and "gpt-2, smollm, qwen2." in message
 
 
-def test_other_tokenizers_are_refused_by_name() -> None:
-    assert "tokenizer of kind 'llama'" in refusal(model="llama")
-    assert "tokenizer.ggml.add_bos_token" in refusal(add_bos_token=True)
-
-
-@pytest.mark.parametrize("key", ["tokens", "token_type", "merges"])
-def test_half_a_tokenizer_is_refused(key: str) -> None:
-    assert f"it lacks tokenizer.ggml.{key}" in refusal(**{key: None})
-
-
-def test_what_does_not_fit_together_is_refused() -> None:
-    kinds = metadata()["tokenizer.ggml.token_type"]
-    assert f"tokens, and kinds of {len(kinds) - 1}" in refusal(token_type=kinds[1:])
-    assert "merges of tokens that it does not have, such as ('q', 'z')" in refusal(merges=["q z"])
-    assert "eos_token has an id beyond them: 90000" in refusal(eos_token_id=90_000)
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("model", "llama", "tokenizer of kind 'llama'"),
+        ("add_bos_token", True, "tokenizer.ggml.add_bos_token"),
+        *((key, None, f"it lacks tokenizer.ggml.{key}") for key in ("tokens", "token_type", "merges")),
+        ("token_type", [NORMAL], "tokens, and kinds of 1"),
+        ("merges", ["q z"], "merges of tokens that it does not have, such as ('q', 'z')"),
+        ("eos_token_id", 90_000, "eos_token has an id beyond them: 90000"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_is_refused_by_name(key: str, value: Any, message: str) -> None:
+    assert message in refusal(**{key: value})
 
 
 # -------------------------------------------------------------------------------------- tokenizers of real models
