@@ -45,8 +45,8 @@ def token_of(boundary: Boundary, ends: Sequence[int]) -> int:
 def token_boundaries(boundaries: Iterable[Boundary], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
     """The boundaries as (token index, rule): the operator comes before that token. In order, without repetitions.
 
-    `offsets` are the spans of the tokens in y, from a tokenizer or from `piece_offsets`. Positions past the last token
-    are dropped.
+    `offsets` are the spans of the tokens in y, one after another without gaps (`detokenizer.token_spans`). Positions
+    past the last token are dropped.
     """
     ends = [end for _, end in offsets]
     placed = ((token_of(boundary, ends), boundary.rule) for boundary in boundaries)
