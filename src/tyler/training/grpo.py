@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from operator import gt
@@ -126,12 +126,8 @@ class GrpoTrainer(Trainer):
             metrics |= self.improve(rollout, optimization, step.number * self.updates_per_step + update)
         metrics["learning_seconds"] = time.perf_counter() - started
         self.record(step.run, step.number + 1, rollout)
-        return metrics, self.note(metrics)
-
-    def note(self, metrics: Mapping[str, float]) -> str:
-        calls = metrics.get("invocations")
-        said = f"reward {metrics['reward']:.2f}"
-        return said if calls is None else f"{said}, {calls:.1f} calls"
+        calls = f", {metrics['invocations']:.1f} calls" if "invocations" in metrics else ""
+        return metrics, f"reward {metrics['reward']:.2f}{calls}"
 
     def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
         """Keep the answers of a step, counted from 1."""
