@@ -251,8 +251,9 @@ def test_a_comparison_is_of_the_seeds_that_both_have(known: dict[str, dict[str, 
 def test_every_cell_of_a_study_has_its_record_under_its_name(known: dict[str, dict[str, Any]]) -> None:
     """Where names can be told without a network: those of `mini`."""
     sources = Sources({})
-    for cell in (*STUDIES["mini"].cells, *STUDIES["baselines"].cells):
-        name = name_of(cell.unseeded.identity(sources))
+    entries = [entry for name in ("mini", "baselines") for entry in STUDIES[name].entries(SCALES["mini"])]
+    for cell in (cell for entry in entries for cell in entry.runnable):
+        name = name_of(cell.identity(sources))
         assert known[name]["task"] == "mini" and known[name]["split"] == cell.questions.split
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.reports import markdown_row
 from tyler.evaluation.statistics import clustered, holm
-from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, Cell, Questions
+from tyler.experiments.cells import ACCURACY, KEPT, LATENCY, LATENTS, Cell
 from tyler.experiments.scales import Rows, Scale
 from tyler.tasks import Outcome
 
@@ -84,7 +84,7 @@ class Entry:
     """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
 
     `families` are those of the problems that count, none for all. Where `records` names folders of records, they are
-    matched by what they say of themselves; `questions` are those of an entry that has no cell, and is read alone.
+    matched by what they say of themselves.
     """
 
     group: str
@@ -93,12 +93,11 @@ class Entry:
     cells: tuple[Cell, ...]
     families: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
-    questions: Questions | None = None
 
     @property
-    def evaluated(self) -> Questions:
-        """What its answers are to."""
-        return self.questions or self.cells[0].questions
+    def runnable(self) -> list[Cell]:
+        """The cells that are not only read."""
+        return [cell for cell in self.cells if cell.training.method != KEPT]
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ class Measured:
         entry: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
         entry |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
         if not self.answered:
-            return entry | ({"n": self.entry.evaluated.count} if self.records else {})
+            return entry | ({"n": self.entry.cells[0].questions.count} if self.records else {})
         low, high = clustered(self.shares(), len(self.answered))
         return entry | {
             "k": [sum(self.right(record)) for record in self.answered],

@@ -51,7 +51,7 @@ class Reproduction:
         """Every cell of them, each once whatever its rows are called, one seed of everything before the other seeds."""
         entries = [entry for experiment in self.experiments.values() for entry in experiment.entries(self.scale)]
         once: dict[Cell, Cell] = {}
-        for cell in (cell for entry in entries for cell in entry.cells):
+        for cell in (cell for entry in entries for cell in entry.runnable):
             once.setdefault(replace(cell, row=""), cell)
         order = {seed: index for index, seed in enumerate(self.scale.seeds)}
         return sorted(once.values(), key=lambda cell: order.get(cell.seed, -1))
@@ -85,7 +85,7 @@ class Reproduction:
         """The content of an experiment's results.json."""
         experiment = declared.find(name)
         measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
-        missing = sum(max(0, len(each.entry.cells) - len(each.records)) for each in measured)
+        missing = sum(max(0, len(each.entry.runnable) - len(each.records)) for each in measured)
         seeds = " ".join(map(str, self.scale.seeds))
         return {
             "format": FORMAT,
@@ -109,8 +109,8 @@ class Reproduction:
 
 def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]) -> dict[int, tuple[str, Record]]:
     """The records of an entry's row, task and split by their seeds, from folders of these names; later ones count."""
-    measure = entry.cells[0].measure if entry.cells else ACCURACY
-    wanted = (entry.row, entry.evaluated.task, entry.evaluated.split, measure)
+    cell = entry.cells[0]
+    wanted = (entry.row, cell.questions.task, cell.questions.split, cell.measure)
     matching: dict[int, tuple[str, Record]] = {}
     for name, record in known.items():
         label = (

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 
 from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired
-from tyler.experiments.cells import ACCURACY, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
+from tyler.experiments.cells import ACCURACY, KEPT, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
 from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, adjust, chance, in_order
 from tyler.experiments.scales import Rows, Scale, scale_named
 from tyler.modeling.operators import PAPER_OPERATORS
@@ -53,8 +53,8 @@ class Study:
     """What one file declares. `records` is the folder of its records in docs/results, `beside` are those of other
     studies, some of whose rows it is compared with.
 
-    `cells` are in the order in which they are worth running; `kept` are rows that are read and not run; `groups` are
-    the rows as the figure shows them, `dotted` the one that is a line.
+    `cells` are in the order in which they are worth running; `groups` are the rows as the figure shows them, `dotted`
+    the one that is a line.
     """
 
     title: str
@@ -65,13 +65,12 @@ class Study:
     cells: Sequence[Cell]
     groups: Mapping[str, Iterable[str]]
     comparisons: Sequence[Comparison]
-    kept: Sequence[str] = ()
     dotted: str = "CoT"
     beside: Sequence[str] = ()
     drawn: ClassVar[str] = "Bars are 95% intervals over problems, ticks are seeds."
 
     def entries(self, scale: Scale) -> list[Entry]:
-        """One for each row and column that has a cell, and for each row that is kept; none at another scale."""
+        """One for each row and column that has a cell; none at another scale."""
         if scale.name != self.scale:
             return []
         titles, folders = {questions: title for title, questions in self.columns.items()}, (self.records, *self.beside)
@@ -81,8 +80,6 @@ class Study:
             column = titles.get(cell.questions, f"{cell.questions.task} {cell.questions.split}")
             cells.setdefault((group, cell.row, column), []).append(cell.unseeded)
         entries = [Entry(*key, tuple(dict.fromkeys(some)), records=folders) for key, some in cells.items()]
-        for row, (column, questions) in product(self.kept, self.columns.items()):
-            entries.append(Entry(self.title, row, column, (), records=folders, questions=questions))
         order = [row for rows in self.groups.values() for row in rows]
         position = {row: index for index, row in enumerate(order)}
         return sorted(entries, key=lambda entry: (entry.group == LATENTS, position.get(entry.row, len(order))))
@@ -148,7 +145,7 @@ def read_study(name: str) -> Study:
     rows: Rows = {
         row: (trainings[how.pop("training", None)], TypeAdapter(Decoding).validate_python(how))
         for row, how in declared.pop("rows", {}).items()
-    }
+    } | {row: (Training(KEPT), Decoding()) for row in declared.pop("kept", ())}
     pairs = declared.pop("comparisons", {}).items()
     comparisons = [Comparison(first, second, when) for when, several in pairs for first, second in several]
     cells = [cell for part in declared.pop("cells", [{}]) for cell in cells_of(scale, rows, columns, **part)]
