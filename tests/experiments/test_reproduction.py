@@ -148,10 +148,7 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
     ours, other = (made.measured(entries[row, "harder"], known) for row in ("(e) Tyler", ROW_C))
     pair = compared(Comparison("(e) Tyler", ROW_C, ""), "harder", ours, other)
     shares = [
-        sum(
-            ours.right(ours.records[seed][1])[place] - other.right(other.records[seed][1])[place]
-            for seed in scale.seeds
-        )
+        sum(ours.right(ours.records[seed])[place] - other.right(other.records[seed])[place] for seed in scale.seeds)
         for place in range(300)
     ]
     assert (pair["only_first"], pair["only_second"]) == tuple(

@@ -118,8 +118,8 @@ def show_trace(reproduction: Reproduction, wanted: Sequence[str]) -> None:
 def sources_of(measured: Measured) -> list[str]:
     """One line for each record of an entry: its seed, what is counted of it, and where it is."""
     lines = []
-    for seed, (name, record) in measured.records.items():
-        counted = Measured(measured.entry, {seed: (name, record)}).counted()
+    for seed, record in measured.records.items():
+        counted = Measured(measured.entry, {seed: record}).counted()
         counts = f"latents of {counted['n']} problems"
         if "k" in counted:
             tokens = f"{counted['visible']:.1f} visible, {counted['latents']:.1f} latents"

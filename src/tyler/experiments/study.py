@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +26,17 @@ from pydantic import TypeAdapter
 from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired
 from tyler.experiments.cells import ACCURACY, KEPT, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
-from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, adjust, chance, in_order
+from tyler.experiments.experiment import (
+    MISSING,
+    Entry,
+    Measured,
+    Results,
+    Table,
+    adjust,
+    chance,
+    in_order,
+    of_same_problems,
+)
 from tyler.experiments.scales import Rows, Scale, scale_named
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.presentation import counted
@@ -98,7 +108,7 @@ class Study:
         spread = [
             {"row": each.entry.row, "operator": operator, **numbers}
             for each in measured
-            for record in each.all_records
+            for record in each.records.values()
             for operator, numbers in record.get("spread", {}).items()
         ]
         return {"comparisons": pairs, "spread": spread}
@@ -199,10 +209,10 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
     """
     pairs = [
         (own, other)
-        for (seed, (_, own)), (other_seed, (_, other)) in product(first.records.items(), second.records.items())
+        for (seed, own), (other_seed, other) in product(first.records.items(), second.records.items())
         if seed == other_seed or 0 in (seed, other_seed)
     ]
-    if any(own["ids"] != other["ids"] for own, other in pairs):
+    if not of_same_problems(chain.from_iterable(pairs)):
         raise ValueError(f"{first.entry.row} and {second.entry.row} answered different problems")
     ours, theirs = (first.right(own) for own, _ in pairs), (second.right(other) for _, other in pairs)
     left, right = ([fmean(problem) for problem in zip(*side, strict=True)] for side in (ours, theirs))
@@ -211,7 +221,7 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
 
 def answered_at(first: Measured, second: Measured) -> str:
     """When the first answers of both were there."""
-    return max(min(str(record["environment"]["time"]) for record in each.all_records) for each in (first, second))
+    return max(min(str(record["environment"]["time"]) for record in each.records.values()) for each in (first, second))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
