@@ -27,9 +27,8 @@ from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.packing import read_packed
 from tyler.training.planned import PROMPT as PROMPT_TOKENS
-from tyler.training.planned import Read
-from tyler.training.shape import Shape, count_parameters
-from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.planned import Read, Shape, count_parameters
+from tyler.training.teacher_forcing import Insertion, Trace
 
 NUMBERS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -200,7 +199,7 @@ def weaving(layers: int, recompute: bool) -> tuple[int, int]:
     model = AutoModelForCausalLM.from_config(wide("qwen3", layers), dtype=torch.float32, attn_implementation="sdpa")
     memgen = MemGen.start(Backbone("wide", model, tiny.tokenizer()), lora=LoraSettings(dropout=0.0))
     places = (Insertion(0, PROMPT), *(Insertion(30 * n, INFERENCE) for n in range(1, 6)))
-    examples = [Example([5] * 60, [6] * 180, places) for _ in range(2)]
+    examples = [Trace("", [5] * 60, [6] * 180, insertions=places) for _ in range(2)]
     with Allocations() as allocations:
         logprobs, _ = replayed_logprobs(memgen, examples, gradient_checkpointing=recompute)
     assert logprobs.requires_grad

@@ -20,7 +20,7 @@ from tyler.planning import plan
 from tyler.planning.memory import packed_weights
 from tyler.planning.plan import KNOWN, PHASES, Device, device_named, predicted, verdict
 from tyler.reasoners.table import TRAININGS
-from tyler.training.shape import Shape
+from tyler.training.planned import Shape
 
 # ----------------------------------------------------------------------------------------------- what is read
 

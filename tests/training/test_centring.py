@@ -97,7 +97,9 @@ def test_a_killed_run_resumes_to_the_same_bits_and_its_model_loads_as_it_is(tmp_
 def test_traces_that_hardly_insert_an_operator_are_refused_with_the_way_out() -> None:
     model, config, traces = started()
     few = centring_examples(traces, config)[:1]
-    with pytest.raises(ValueError, match=r"two insertions of every operator, and 1 training traces have [01] of '"):
+    with pytest.raises(
+        ValueError, match=r"two different insertions of every operator, and 1 training traces have [01] of '"
+    ):
         centre(model, few)
 
 

@@ -20,7 +20,7 @@ from tyler.modeling.hub import HUB_ID, checkpoint_on_hub, with_revision
 from tyler.modeling.manifest import read_object
 from tyler.reasoners.table import METHODS, find_method
 from tyler.runs.checkpoints import checkpoint_step, latest_checkpoint, read_best
-from tyler.training.shape import Shape, count_parameters
+from tyler.training.planned import Shape, count_parameters
 
 MEGABYTE = 10**6
 

@@ -302,13 +302,12 @@ def _dispatch(argv: list[str]) -> int:
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()
-    with threads.watched():
-        tyro.cli(
-            COMMANDS[command],
-            prog=f"tyler {command}",
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+    tyro.cli(
+        COMMANDS[command],
+        prog=f"tyler {command}",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     return 0
 
 

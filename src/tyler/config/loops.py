@@ -41,12 +41,7 @@ class InsertionsConfig(Section):
 
 
 class OptimizationConfig(Section):
-    """What all loops share: length, batch, AdamW and its schedule.
-
-    `batch_size` counts examples per optimizer step, or prompts where a group of answers is sampled for each.
-    `micro_batch_size` examples or answers are held in memory at once (null: all), or as many as `micro_batch_tokens`
-    allows, which changes memory and speed, not the step.
-    """
+    """What all loops share: length, batch, AdamW and its schedule."""
 
     epochs: Rate | None = 1.0
     """Passes over the training problems; null where `steps` is given."""
@@ -248,10 +243,7 @@ class CalibrationConfig(Section):
 
 
 class Stage2Config(OptimizationConfig):
-    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 4.2).
-
-    `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
-    """
+    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 4.2)."""
 
     psi_learning_rate: Rate | None = None
     """The learning rate of psi; null for that of eta."""

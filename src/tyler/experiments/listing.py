@@ -20,7 +20,7 @@ from tyler.reasoners.table import TRAININGS
 from tyler.tasks.grading import find_task
 from tyler.tasks.mini import SPLITS
 from tyler.tasks.task import Generated
-from tyler.training.shape import Shape
+from tyler.training.planned import Shape
 
 WIDE = 200
 """Letters of a line that no terminal shows: a file has every row in one line."""

@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -104,23 +104,20 @@ def training_steps(
 
 
 class Trainer(ABC):
-    """One training: what learns, what a step does, and what chooses the best checkpoint. Subclasses say it.
-
-    `has_development` says whether there is something to evaluate on every `eval_every` steps.
-    """
+    """One training: what learns, what a step does, and what chooses the best checkpoint. Subclasses say it."""
 
     title: str
-    """Of the progress bar."""
     metrics: Metrics
-    """What it logs."""
     best: str
     """The metric of `evaluate` that chooses the best checkpoint."""
     better: Callable[[float, float], bool]
     """Whether one value of it beats another."""
 
-    def __init__(self, model: Trainable, loop: OptimizationConfig, num_examples: int, *, has_development: bool) -> None:
+    def __init__(
+        self, model: Trainable, loop: OptimizationConfig, num_examples: int, development: Sequence[Any]
+    ) -> None:
         self.saved, self.loop, self.backbone = model, loop, model.backbone
-        self.num_examples, self.has_development = num_examples, has_development
+        self.num_examples, self.development = num_examples, development
 
     @abstractmethod
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -141,7 +138,6 @@ class Trainer(ABC):
 
     @property
     def updates_per_step(self) -> int:
-        """Optimizer updates of one step."""
         return 1
 
     def start(self, run: TrainedRun) -> None:  # noqa: B027 - most have nothing to do
@@ -169,7 +165,7 @@ class Trainer(ABC):
             for step in steps:
                 metrics, note = self.step(step, optimization)
                 named: dict[str, float] = {f"{self.metrics.prefix}/{name}": value for name, value in metrics.items()}
-                if self.has_development and step.is_due(loop.eval_every):
+                if self.development and step.is_due(loop.eval_every):
                     named |= self.evaluate()
                     run.record_best(step.number + 1, self.best, named[self.best], self.better)
                 step.log(named, note)

@@ -40,8 +40,8 @@ from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.objectives import stage1_loss
 from tyler.training.sharding import shard
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import Example, Insertion, at_the_end, num_positions, synthesize, target_logprobs
-from tyler.training.traces import Trace, load_development, load_traces, warn_of_idle
+from tyler.training.teacher_forcing import Insertion, Trace, at_the_end, num_positions, synthesize, target_logprobs
+from tyler.training.traces import load_development, load_traces, warn_of_idle
 
 
 def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random) -> tuple[Insertion, ...]:
@@ -59,7 +59,7 @@ METRICS = Metrics(
 )
 
 
-class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
+class Stage1Trainer(SupervisedTrainer[Tyler, Trace]):
     """Phi learns; the constants of centred heads have a learning rate of their own."""
 
     title, metrics = "Stage 1", METRICS
@@ -91,21 +91,19 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
         distributed.broadcast_from_rank_zero(self.centres)  # each process has measured them, and rounded in its own way
         super().train(run)
 
-    def batch(self, step: int) -> list[Example]:
+    def batch(self, step: int) -> list[Trace]:
         return draw_batch(self.traces, self.config, step)
 
-    def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
-        """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
+    def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         model, recompute = self.model, self.recomputed
         decoder = model.synthesizer.decoder
         latents = synthesize(model.backbone, decoder, model.heads, part, recompute=recompute)
         return stage1_loss(*target_logprobs(model.backbone, part, latents, recompute=recompute), num_targets)
 
-    def num_positions(self, example: Example) -> int:
+    def num_positions(self, example: Trace) -> int:
         return num_positions(example, self.model.heads)
 
-    def describe(self, batch: Sequence[Example], seconds: float) -> dict[str, float]:
-        """What a step worked on, and how fast."""
+    def describe(self, batch: Sequence[Trace], seconds: float) -> dict[str, float]:
         insertions = sum(len(example.insertions) for example in batch) / len(batch)
         return {"insertions": insertions, "tokens_per_second": sum(map(len, batch)) / seconds}
 
@@ -115,7 +113,7 @@ def centred_heads(model: Tyler) -> list[CentredHead]:
     return [head for head in model.synthesizer.mapping().values() if isinstance(head, CentredHead)]
 
 
-def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Example]:
+def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Trace]:
     """The examples of one step. Which, and where latents go, follows from seed and step alone."""
     batch = []
     for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
@@ -124,7 +122,7 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
     return batch
 
 
-def development_example(trace: Trace, config: Stage1Config) -> Example:
+def development_example(trace: Trace, config: Stage1Config) -> Trace:
     """A development trace with latents, which go to the same places every time."""
     draw = random.Random(f"development {config.seed} {trace.id}")
     return trace.with_latents(draw_insertions(trace, config.insertions, draw))
@@ -164,14 +162,14 @@ def new_operators(config: Config, backbone: Backbone) -> Tyler:
     return model
 
 
-def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[Stage1Trainer, Example]:
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[Stage1Trainer, Trace]:
     """What a dry run takes a step with; latents are at the last places, where they cost most."""
     names = islice(cycle(operator.name for operator in config.operators), config.stage1.insertions.max)
     example = trace.with_latents(at_the_end(trace.target_ids, list(names)))
     return Stage1Trainer(new_operators(config, backbone), (), config.stage1), example
 
 
-def centring_examples(traces: Sequence[Trace], config: Stage1Config) -> list[Example]:
+def centring_examples(traces: Sequence[Trace], config: Stage1Config) -> list[Trace]:
     """Traces with insertions, on which the latents of new operators are centred; the seed decides which."""
     draw = random.Random(f"centring {config.seed}")
     chosen = draw.sample(traces, min(config.centring.num_traces, len(traces)))
@@ -204,27 +202,25 @@ def trained_operators(config: Config, start: Path | str) -> Tyler:
 
 
 @torch.no_grad()
-def centre(model: Tyler, examples: Sequence[Example]) -> Tyler:
+def centre(model: Tyler, examples: Sequence[Trace]) -> Tyler:
     """The model with its new operators centred on what the examples' insertions give them.
 
-    Raises ValueError for an operator that fewer than two of them insert, or that is always given the same.
+    Raises ValueError for an operator that they do not give two different hidden states.
     """
     scale = float(mean_square(model.backbone.embedding).sqrt())
     for name, seen in hidden_states(model, examples).items():
-        if len(seen) < 2:
+        if all(torch.equal(one, seen[0]) for one in seen):
             raise ValueError(
-                f"latents=centred needs two insertions of every operator, and {len(examples)} training traces have "
-                f"{len(seen)} of {name!r}; raise stage1.centring.num_traces"
+                f"latents=centred needs two different insertions of every operator, and {len(examples)} training "
+                f"traces have {len(seen)} of {name!r}, all alike; raise stage1.centring.num_traces"
             )
         hidden, head = torch.stack(seen), model.synthesizer.mapping()[name]
-        if bool((hidden == hidden[0]).all()):
-            raise ValueError(f"latents=centred: the traces give {name!r} the same hidden states; take other traces")
         assert isinstance(head, Head), "new operators have plain heads"
         model.synthesizer.heads[name] = CentredHead.start(head, hidden, scale)
     return model.with_heads(model.synthesizer.mapping())
 
 
-def hidden_states(model: Tyler, examples: Sequence[Example]) -> dict[str, list[Float[Tensor, "latents dim"]]]:
+def hidden_states(model: Tyler, examples: Sequence[Trace]) -> dict[str, list[Float[Tensor, "latents dim"]]]:
     """What the heads are given where the examples insert latents, by operator."""
     heads = model.synthesizer.mapping()
     seen: dict[str, list[Tensor]] = {name: [] for name in heads}
