@@ -130,12 +130,12 @@ def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
     results = made.results("continual", known)
     entry = declared.find("continual").entries(scale)[-1]
     (told,) = [one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key_of(entry)]
-    lines = sources_of(made, entry, known)
+    lines = sources_of(made.measured(entry, known))
     assert [line.partition(",")[0] for line in lines] == [
         f"seed {seed}: {k}/{told['n']}" for seed, k in zip(told["seeds"], told["k"], strict=True)
     ]
     stage2 = next(one for one in declared.find("main").entries(scale) if one.row == "Tyler, Stage 2")
-    assert str(folder / "mini" / "answers.parquet") in sources_of(made, stage2, known)[-1]
+    assert str(folder / "mini" / "answers.parquet") in sources_of(made.measured(stage2, known))[-1]
 
 
 def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None:
@@ -148,10 +148,7 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
     ours, other = (made.measured(entries[row, "harder"], known) for row in ("(e) Tyler", ROW_C))
     pair = compared(Comparison("(e) Tyler", ROW_C, ""), "harder", ours, other)
     shares = [
-        sum(
-            ours.right(ours.records[seed][1])[place] - other.right(other.records[seed][1])[place]
-            for seed in scale.seeds
-        )
+        sum(ours.right(ours.records[seed])[place] - other.right(other.records[seed])[place] for seed in scale.seeds)
         for place in range(300)
     ]
     assert (pair["only_first"], pair["only_second"]) == tuple(
