@@ -97,8 +97,6 @@ class Training:
     def _own_identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
         config = self.config(preset, seed)
         settings = config.model_dump(mode="json")
-        if config.stage1.latents != "centred":
-            del settings["stage1"]["centring"]
         del settings["stage2"]["shard_layers"]  # it came after FORMAT, and changes what fits, not what is learned
         read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
         read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction", "system")}

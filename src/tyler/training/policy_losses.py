@@ -279,18 +279,12 @@ class AnchoredLoss:
     ) -> ActionWeights:
         """The weights of all actions of a batch; answers that are not `counted` weigh nothing and are in no mean."""
         groups = group_ids[counted]
-        num_groups = len(groups.unique())
-        num_actions = int(mask[counted].sum())
-        counts = {"grpo": num_groups, "dapo": num_actions, "bnpo": 1, "dr_grpo": len(groups)}
-        shares = {
-            count: local_fraction(count_of)
-            for count, count_of in counts.items()
-            if count in ("grpo", self.objective.loss)
-        }
+        counts = {"grpo": len(groups.unique()), "dapo": int(mask[counted].sum()), "bnpo": 1, "dr_grpo": len(groups)}
+        of_groups, of_policy = local_fraction(counts["grpo"]), local_fraction(counts[self.objective.loss])
         policy, anchor = torch.zeros(mask.shape, dtype=dtype, device=mask.device), torch.zeros_like(mask, dtype=dtype)
         if len(groups):
-            policy[counted] = shares[self.objective.loss] * self._of_policy(mask[counted], groups, dtype)
-            anchor[counted] = shares["grpo"] * anchor_weights(operator_mask[counted], groups, dtype)
+            policy[counted] = of_policy * self._of_policy(mask[counted], groups, dtype)
+            anchor[counted] = of_groups * anchor_weights(operator_mask[counted], groups, dtype)
         return ActionWeights(mask & counted[:, None], policy, anchor)
 
     def _of_policy(self, mask: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:

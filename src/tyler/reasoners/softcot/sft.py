@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -91,8 +90,8 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
 def run(config: Config) -> Prepared[SoftCot]:
     """`tyler train softcot`: the projection learns between the assistant and the backbone of the config."""
     settings, backbone = config.of(SoftCotConfig), load_backbone(config)
-    own = partial(Backbone.load, dtype=config.backbone.dtype, device=config.devices.device)
-    assistant = own(settings.assistant) if settings.assistant else backbone
+    placed = {"dtype": config.backbone.dtype, "device": config.devices.device}
+    assistant = Backbone.load(settings.assistant, **placed) if settings.assistant else backbone
     torch.manual_seed(settings.seed)
     model = new_projection(config, backbone, assistant)
     problems = load_problems(config)
