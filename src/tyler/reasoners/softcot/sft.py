@@ -90,8 +90,8 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
 def run(config: Config) -> Prepared[SoftCot]:
     """`tyler train softcot`: the projection learns between the assistant and the backbone of the config."""
     settings, backbone = config.of(SoftCotConfig), load_backbone(config)
-    placed = {"dtype": config.backbone.dtype, "device": config.devices.device}
-    assistant = Backbone.load(settings.assistant, **placed) if settings.assistant else backbone
+    own, dtype, device = settings.assistant, config.backbone.dtype, config.devices.device
+    assistant = Backbone.load(own, dtype=dtype, device=device) if own else backbone
     torch.manual_seed(settings.seed)
     model = new_projection(config, backbone, assistant)
     problems = load_problems(config)
