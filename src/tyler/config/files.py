@@ -26,9 +26,10 @@ CHANGEABLE = (
     "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.memory",
     "*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every",
     "*.learning_rate", "*.psi_learning_rate", "*.max_grad_norm", "*.clip_range", "*.clip_range_high",
-    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped",
+    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped", "stage1.centring.*",
 )  # fmt: skip
-"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`)."""
+"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`). The last ones
+are in configs that earlier runs wrote, and in no other."""
 
 
 class ConfigError(ValueError):
@@ -53,6 +54,7 @@ def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind:
 def load_run_config(file: Path, overrides: Sequence[str] = ()) -> Config:
     """The config that a run wrote, without the sections of a method outside the package. Raises ConfigError."""
     known = {key: value for key, value in _read_layers(file, ()).items() if key in Config.model_fields}
+    known.get("stage1", {}).pop("centring", None)
     return _resolved(Config, known, overrides, str(file))
 
 

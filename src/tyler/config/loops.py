@@ -114,27 +114,12 @@ class TracesConfig(OptimizationConfig):
     """Products in bfloat16 where the backbone is in float32: faster where the device has instructions for it."""
 
 
-class CentringConfig(Section):
-    """Latents as pause tokens plus a projection of what hidden states differ by from their mean, with
-    `stage1.latents=centred`; without it nothing here is read.
-
-    Deviation: in the paper one projection learns both, and the first may outgrow the second.
-    """
-
-    num_traces: Count = 64
-    """Training traces, with insertions, whose hidden states have the mean that is taken away."""
-    learning_rate: Rate = 0.1
-    """Of the pause tokens; the rest has that of Stage 1."""
-
-
 class Stage1Config(TracesConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 4.1)."""
 
-    latents: Literal["computed", "constant", "centred"] = "computed"
+    latents: Literal["computed", "constant"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts N_k learned vectors, the same in every context. They
-    need a learning rate of their own, say 0.1, since nothing multiplies their steps. `centred` learns what is the same
-    in every context apart from what is not: `centring` says how."""
-    centring: CentringConfig = CentringConfig()
+    need a learning rate of their own, say 0.1, since nothing multiplies their steps."""
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""
@@ -148,8 +133,6 @@ class Stage1Config(TracesConfig):
                 f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
                 "and each block is one more reading"
             )
-        if self.shard_layers and self.latents == "centred":
-            raise ValueError("shard_layers needs latents=computed or constant: centring reads traces beforehand")
         return self
 
 
