@@ -83,12 +83,6 @@ def test_a_changed_setting_makes_new_cells_and_keeps_the_old(finished: Path, mon
     assert {path: path.read_bytes() for path in (finished / RECORDS).iterdir()} == before
 
 
-def test_results_follow_from_the_records(finished: Path) -> None:
-    """And tables and figures from the results: see `test_experiments.py`."""
-    made = reproduction(finished)
-    assert json.loads((finished / "main" / RESULTS).read_text()) == made.results("main", made.known())
-
-
 def test_a_table_says_n_seeds_intervals_command_and_version(finished: Path) -> None:
     for ending in ("md", "tex"):
         told = (finished / "main" / f"main-mini.{ending}").read_text()

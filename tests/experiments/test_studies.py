@@ -214,16 +214,8 @@ def test_the_page_says_which_comparisons_came_after_their_answers(root: Path) ->
 
 @pytest.mark.parametrize("name", [*STUDIES, "smollm2_growth"])
 def test_when_a_comparison_was_declared_is_in_the_history(name: str, root: Path) -> None:
-    command = [
-        "git",
-        "log",
-        "--full-history",
-        "--format=%cI",
-        "--",
-        "scripts",
-        "src/tyler/analysis",
-        "src/tyler/experiments",
-    ]
+    folders = ("scripts", "src/tyler/analysis", "src/tyler/experiments")
+    command = ["git", "log", "--full-history", "--format=%cI", "--", *folders]
     times = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.split()
     if len(times) < 30:
         pytest.skip("the history is not here")

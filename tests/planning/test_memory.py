@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 import tiny
 from allocations import Allocations
@@ -163,17 +163,8 @@ def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_on
 
 
 def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:
-    config = Qwen3Config(
-        vocab_size=500,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=512,
-    )
-    decoder, shape = Qwen3ForCausalLM(config).eval().model, Shape.of(config)
+    config = wide("qwen3", 3)
+    decoder, shape = AutoModelForCausalLM.from_config(config).eval().model, Shape.of(config)
     planned = load_config("mini", ["stage2.max_new_tokens=44", "grpo.budget=0"])
     with torch.no_grad(), Allocations() as allocations:
         embeds = torch.randn(CALIBRATION_ROWS, PROMPT_TOKENS + 44, shape.dim)

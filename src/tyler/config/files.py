@@ -26,12 +26,10 @@ CHANGEABLE = (
     "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.memory",
     "*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every",
     "*.learning_rate", "*.psi_learning_rate", "*.max_grad_norm", "*.clip_range", "*.clip_range_high",
-    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped",
+    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped", "stage1.centring.*",
 )  # fmt: skip
-"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`)."""
-
-CENTRING = "centring"
-"""A section of `stage1` that configs of older runs have, and that no training reads any more."""
+"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`). The last ones
+are in configs that earlier runs wrote, and in no other."""
 
 
 class ConfigError(ValueError):
@@ -56,7 +54,7 @@ def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind:
 def load_run_config(file: Path, overrides: Sequence[str] = ()) -> Config:
     """The config that a run wrote, without the sections of a method outside the package. Raises ConfigError."""
     known = {key: value for key, value in _read_layers(file, ()).items() if key in Config.model_fields}
-    known.get("stage1", {}).pop(CENTRING, None)
+    known.get("stage1", {}).pop("centring", None)
     return _resolved(Config, known, overrides, str(file))
 
 
@@ -247,7 +245,6 @@ def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
 def changes(old_text: str, new_text: str, defaults_text: str) -> dict[str, tuple[Any, Any]]:
     """Every setting that differs between two configs, by its key: what it was, and what it is."""
     defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
-    old = {key: value for key, value in old.items() if not key.startswith(f"stage1.{CENTRING}.")}
     old = {**{key: value for key, value in defaults.items() if key in new}, **old}
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 

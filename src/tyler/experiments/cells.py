@@ -31,7 +31,7 @@ from tyler.tasks.task import Generated
 FORMAT = 2
 """Of cells and their records; a change makes all cells anew."""
 UNTRAINED, KEPT = "backbone", "kept"
-"""Methods of training that are none: a plain backbone, and what answered cells that are read and never run."""
+"""Where nothing is trained: a plain backbone answers, or the cell is read and never run."""
 ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
 """What is measured in a cell (`measures.py`). TEXTS is accuracy under another name: the first records of ACCURACY
 hold no texts, and what is read of texts has records of its own. LATENCY decodes one answer at a time."""

@@ -87,8 +87,7 @@ class Study:
         cells: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             group = LATENTS if cell.measure == SPREAD else self.title
-            column = titles.get(cell.questions, f"{cell.questions.task} {cell.questions.split}")
-            cells.setdefault((group, cell.row, column), []).append(cell.unseeded)
+            cells.setdefault((group, cell.row, titles[cell.questions]), []).append(cell.unseeded)
         entries = [Entry(*key, tuple(dict.fromkeys(some)), records=folders) for key, some in cells.items()]
         order = [row for rows in self.groups.values() for row in rows]
         position = {row: index for index, row in enumerate(order)}
