@@ -243,10 +243,10 @@ def random_trace(backbone: Backbone, length: int) -> Trace:
 def learn(trainer: SupervisedTrainer[Any, Any], examples: Sequence[Any]) -> float:
     """One optimizer step on traces; returns the loss."""
     optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
-    trainer.begin()
+    trainer.module.train()
     loss = trainer.accumulate(examples, optimization.backward)
     optimization.step(0, ["the dry run's"], loss)
-    trainer.end()
+    trainer.module.eval()
     return loss
 
 

@@ -140,14 +140,8 @@ class Trainer(ABC):
     def updates_per_step(self) -> int:
         return 1
 
-    def start(self, run: TrainedRun) -> None:  # noqa: B027 - most have nothing to do
+    def start(self, run: TrainedRun) -> None:  # noqa: B027 - most do nothing
         """What a new run does before its first step."""
-
-    def begin(self) -> None:  # noqa: B027
-        """What every start does before its first step."""
-
-    def end(self) -> None:  # noqa: B027
-        """What follows the last step."""
 
     def train(self, run: TrainedRun) -> None:
         """Train in place, logging and checkpointing into `run`; resumes where `run` stands.
@@ -160,7 +154,6 @@ class Trainer(ABC):
         steps = self.remaining_steps(run, total, optimization)
         if run.latest_checkpoint() is None:
             self.start(run)
-        self.begin()
         with closing(steps):
             for step in steps:
                 metrics, note = self.step(step, optimization)
@@ -169,7 +162,6 @@ class Trainer(ABC):
                     named |= self.evaluate()
                     run.record_best(step.number + 1, self.best, named[self.best], self.better)
                 step.log(named, note)
-        self.end()
 
     def remaining_steps(self, run: TrainedRun, total: int, optimization: Optimization) -> Generator[Step]:
         """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.

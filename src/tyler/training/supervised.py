@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from tyler.config.loops import TracesConfig
 from tyler.modeling.backbone import Backbone
+from tyler.runs.run import TrainedRun
 from tyler.training import distributed
 from tyler.training.loop import Step, Trainable, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
@@ -89,10 +90,9 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         learned = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         return [(learned, self.loop.learning_rate)]
 
-    def begin(self) -> None:
+    def train(self, run: TrainedRun) -> None:
         self.module.train()
-
-    def end(self) -> None:
+        super().train(run)
         self.module.eval()
 
     def step(self, step: Step, optimization: Optimization) -> tuple[dict[str, float], str]:
