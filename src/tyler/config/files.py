@@ -233,17 +233,14 @@ NULLABLE = frozenset(_nullable_sections())
 
 
 def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
-    """What a resumed run would do otherwise than before, key by key.
-
-    Keys that are new to the old config had their default.
-    """
+    """What a resumed run would do otherwise than before, key by key."""
     changed = changes(old_text, new_text, defaults_text)
     fixed = {key: pair for key, pair in changed.items() if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE)}
     return [f"{key} was {old!r}, now {new!r}" for key, (old, new) in fixed.items()]
 
 
 def changes(old_text: str, new_text: str, defaults_text: str) -> dict[str, tuple[Any, Any]]:
-    """Every setting that differs between two configs, by its key: what it was, and what it is."""
+    """Every setting that differs between two configs, by its key: what it was (of a new key its default) and is."""
     defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
     old = {**{key: value for key, value in defaults.items() if key in new}, **old}
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}

@@ -21,10 +21,8 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class InsertionsConfig(Section):
-    """How many latent blocks Stage 1 inserts in one example: uniform in `min`..`max`, at most one per candidate.
-
-    `first` names an operator whose block is always one of them; null draws all of them. The paper inserts exactly one.
-    """
+    """How many latent blocks Stage 1 inserts in one example: uniform in `min`..`max`, at most one per candidate. The
+    paper inserts exactly one."""
 
     min: Count = 1
     """The fewest blocks of an example."""

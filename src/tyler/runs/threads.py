@@ -53,7 +53,7 @@ class CoreUse:
     def busy_until(self, later: CoreUse) -> float:
         """How many cores other programs have used in the mean from now to `later`."""
         seconds = later.time - self.time
-        total = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores()
+        total = len(os.sched_getaffinity(0))
         return max(0.0, total - (later.free - self.free + later.own - self.own) / seconds) if seconds > 0 else 0.0
 
 
