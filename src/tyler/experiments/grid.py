@@ -28,6 +28,7 @@ from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.table import TRAININGS
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.atomic_files import atomic_write
+from tyler.runs.environment import environment
 from tyler.tasks import Problem
 from tyler.tasks.task import GradeOptions
 from tyler.training import merging
@@ -121,6 +122,9 @@ class Grid:
             measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
         if isinstance(reasoner, TylerReasoner):
             reasoner.model.shared_engine.close()  # vLLM's engine outlives its object
+        here = {
+            key: value for key, value in environment().items() if key != "command"
+        }  # that names a machine's folders
         return {
             "row": cell.row,
             "seed": cell.seed,
@@ -131,7 +135,7 @@ class Grid:
             "training_seconds": round(training_seconds, 1),
             "decoding_seconds": round(time.process_time() - started, 1),
             **measured,
-            "environment": records.surroundings(),
+            "environment": here,
         }
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:

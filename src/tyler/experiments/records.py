@@ -18,15 +18,9 @@ from typing import Any
 from tyler.evaluation import parquet
 from tyler.evaluation.store import ANSWERS, gather_verdicts, read_answers, read_evaluations, write_answers
 from tyler.runs.atomic_files import atomic_write
-from tyler.runs.environment import environment
 from tyler.runs.json_lines import parsed
 
 EVALUATIONS, CELL, RECORDS = "evaluations.parquet", "cell.json", "records"
-
-
-def surroundings() -> dict[str, Any]:
-    """What a record says of where it was made; not its command, which names the folders of a machine."""
-    return {key: value for key, value in environment().items() if key != "command"}
 
 
 def finish(folder: Path, about: Mapping[str, Any]) -> None:
