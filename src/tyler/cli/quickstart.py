@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from tyler.cli.logs import quietly
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -26,7 +25,6 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.progress import hidden
 from tyler.tasks import load_problems
 from tyler.tasks.mini.world import SPLITS
 from tyler.training import stage1, stage2
@@ -74,7 +72,7 @@ def say_how_long(console: Console, config: Config) -> None:
 def seconds_of(config: Config) -> float:
     """How long the run will take here, from two steps of each stage in a folder that is removed."""
     short = load_config("mini", TWO_STEPS)
-    with TemporaryDirectory() as folder, silence():
+    with TemporaryDirectory() as folder, quietly(True, logging.ERROR):
         first, second = Path(folder, "stage1"), Path(folder, "stage2")
         stage1.run(short, output=first)
         stage2.run(short, start=first, output=second)
@@ -93,17 +91,6 @@ def num_answers(config: Config) -> int:
     development, every = config.data.development, config.stage2.eval_every
     looks = (config.stage2.steps or 0) // every if every else 0
     return 3 * (config.evaluation.count or 0) + looks * (development.count or 0 if development else 0)
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """No progress, messages or warnings are shown inside."""
-    with hidden():
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
 
 
 def show_answer(console: Console, config: Config, model: Tyler) -> None:

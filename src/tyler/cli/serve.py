@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,12 +36,14 @@ def serve(
     """
     limits = Limits(settings.budget, router, settings.max_new_tokens)
     _ = limits.routed, placement.engine_choice  # what is wrong is said before anything is loaded
-    if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
-        raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
-    if settings.otlp is not None and not can_trace():
-        raise ValueError("--otlp needs more packages: pip install 'path/to/tyler[otel]'")
-    from tyler.serving import server
+    try:
+        from tyler.serving import server
 
+        if settings.otlp is not None:
+            from tyler.serving import tracing  # noqa: F401  # here, and not when the model is loaded
+    except ModuleNotFoundError as error:
+        extra = "otel" if "opentelemetry" in str(error) else "serve"
+        raise ValueError(f"tyler serve needs more packages: pip install 'path/to/tyler[{extra}]'") from error
     settings = completed(settings, model, placement)
     say_on_stderr(log_level)
     # An address that is taken is reported before the model is loaded.
@@ -58,14 +59,6 @@ def completed(settings: ServerSettings, model: str, placement: Loading) -> Serve
     if settings.log is not None:  # before anything is loaded: what cannot be written is said now
         check_writable(settings.log)
     return replace(settings.with_keys(), name=settings.name or last_part(model), memory=placement.bytes)
-
-
-def can_trace() -> bool:
-    """Whether the packages of the extra `otel` are installed."""
-    try:
-        return all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
-    except ModuleNotFoundError:
-        return False
 
 
 def say_on_stderr(level: str) -> None:
@@ -96,8 +89,8 @@ def with_config(argv: Sequence[str]) -> list[str]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{path} must map names of flags to values, such as `slots: 16`")
     model = content.pop("model", None)
-    own = [str(model)] if model is not None and (not rest or rest[0].startswith("-")) else []
-    return [*own, *rest[:1], *flags_of(content), *rest[1:]] if rest and not own else [*own, *flags_of(content), *rest]
+    typed = rest[:1] if rest and not rest[0].startswith("-") else []  # the model that goes before the file's
+    return [*(typed or [str(model)] * (model is not None)), *flags_of(content), *rest[len(typed) :]]
 
 
 def flags_of(content: Mapping[str, object]) -> list[str]:

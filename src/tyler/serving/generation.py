@@ -15,7 +15,7 @@ from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, T
 from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.shared_engine import Call, DecodingError
 from tyler.engine.trajectory import Trajectory
-from tyler.serving.dispatcher import Dispatcher
+from tyler.serving.dispatcher import Dispatcher, Told
 from tyler.serving.errors import ApiError, answer_to
 from tyler.serving.grammar import TextGrammar
 from tyler.serving.metrics import Metrics
@@ -219,28 +219,25 @@ class Generation:
     async def begin(self) -> None:
         """Queue the answers. Raises as `Dispatcher.ask`."""
         requests = [answer.request for answer in self.answers]
-        self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
+        self._opening = await self._dispatcher.ask(requests, self.take)
 
-    def take(self, events: Sequence[Event], now: float) -> None:
-        """Note what the engine did at `now`."""
+    def take(self, told: Told, now: float) -> None:
+        """Note what the engine did at `now`, or that it lost what is unfinished."""
         urgent = (InvocationEvent, FinishEvent) if self._streams else (FinishEvent,)
+        events = [] if isinstance(told, DecodingError) else told
+        if isinstance(told, DecodingError):
+            self.failure = answer_to(told)
         for event in events:
             if isinstance(event, FinishEvent) and event.error is not None:
-                self._fail(DecodingError(event.error))
+                self.failure = answer_to(DecodingError(event.error))
             elif not self._closed:
                 answer = self.answers[event.index]
                 self._waiting += answer.take(event, now)
                 if isinstance(event, FinishEvent):
                     self._metrics.finished_answer(event.trajectory, answer.asked, answer.times, now)
         self._news.set()
-        if any(isinstance(event, urgent) for event in events):
+        if self.failure is not None or any(isinstance(event, urgent) for event in events):
             self._urgent.set()
-
-    def _fail(self, error: DecodingError) -> None:
-        """Note that the engine lost what is unfinished."""
-        self.failure = answer_to(error)
-        self._news.set()
-        self._urgent.set()
 
     async def pieces(self, *, streams: bool = True) -> AsyncIterator[list[Piece]]:
         """The stream, in the order in which each answer grew; what arrived together comes together.
@@ -277,7 +274,6 @@ class Generation:
 
     @property
     def outcome(self) -> str:
-        """What became of it."""
         return "failed" if self.failure is not None else "aborted" if self.unfinished else "finished"
 
     @property

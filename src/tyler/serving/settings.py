@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from tyro.conf import Suppress, UseAppendAction, arg
 
@@ -94,10 +94,9 @@ class ServerSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name of the model."""
         return (self.name, *self.aliases)
 
-    def with_keys(self) -> ServerSettings:
+    def with_keys(self) -> Self:
         """The same with the keys of the file, else of the environment. Raises ValueError as `keys_in` does."""
         key = os.environ.get(KEY_VARIABLE)
         own = {} if key is None else {KEY_VARIABLE: key.strip()}
