@@ -54,21 +54,16 @@ def row(run: AnyRun) -> dict[str, Any]:
     else:
         accuracy = run.accuracy
         best_value = None if accuracy is None else f"accuracy {100 * accuracy:.1f}%"
+    newest = max(file.stat().st_mtime for file in run.path.iterdir() if file.is_file())
     return {
         "what": run.what,
         "status": run.status,
         "step": run.step,
         "of": run.total,
         "best": best_value,
-        "changed": _changed(run.path),
+        "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(newest)),
         "where": str(run.path),
     }
-
-
-def _changed(path: Path) -> str:
-    """When the newest file of a run was written, in local time."""
-    newest = max((file.stat().st_mtime for file in path.iterdir() if file.is_file()), default=path.stat().st_mtime)
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
 
 
 def _show(folder: Path, lines: list[dict[str, Any]]) -> None:

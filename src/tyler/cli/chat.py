@@ -14,7 +14,6 @@ from tyler.cli.options import AnyModel
 from tyler.evaluation.options import Decoding, Loading, router_of
 
 if TYPE_CHECKING:
-    from tyler.engine.sampling import Sampling
     from tyler.reasoners.reasoner import AnswerSettings, Servable
     from tyler.tasks.prompts import Message
 
@@ -72,7 +71,11 @@ class Conversation:
             case "router":
                 self.settings = replace(self.settings, router=router_of(rest or None))
             case "temperature":
-                self.settings = replace(self.settings, sampling=at_temperature(self.settings.sampling, rest))
+                try:
+                    sampling = replace(self.settings.sampling, temperature=float(rest))
+                except ValueError as error:
+                    raise ValueError(f"/temperature {rest}: it is a number, 0 or more") from error
+                self.settings = replace(self.settings, sampling=sampling)
             case "system":
                 self._system = [{"role": "system", "content": rest}] if rest else []
             case "new":
@@ -98,14 +101,6 @@ class Conversation:
                 return "\ninterrupted"
         self.turns = [*turns, {"role": "assistant", "content": trajectory.text}]
         return ""
-
-
-def at_temperature(sampling: Sampling, text: str) -> Sampling:
-    """The same sampling at another temperature. Raises ValueError for a text that is not a temperature."""
-    try:
-        return replace(sampling, temperature=float(text))
-    except ValueError as error:
-        raise ValueError(f"/temperature {text}: it is a number, 0 or more") from error
 
 
 def run(conversation: Conversation, read: Callable[[], str]) -> None:

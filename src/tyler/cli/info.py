@@ -59,11 +59,7 @@ def checkpoint_facts(folder: Path, method: str, manifest: Mapping[str, Any]) -> 
     if "stage" in manifest:
         facts["stage"] = manifest["stage"]
     if operators := manifest.get("operators"):
-        facts["operators"] = [
-            f"{each['name']} ×{each['num_latents']} at {each['boundary']}"
-            for each in operators
-            if isinstance(each, dict)
-        ]
+        facts["operators"] = [f"{each['name']} ×{each['num_latents']} at {each['boundary']}" for each in operators]
     trained = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     facts |= {"trained_files": f"{trained / MEGABYTE:.1f} MB", "folder": str(folder)}
     if folder.parent.name == "checkpoints":

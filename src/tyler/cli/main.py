@@ -239,12 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             first = first.__cause__
         if not is_out_of_memory(first) or os.environ.get("TYLER_DEBUG"):
             raise
-        return _refuse(_out_of_memory(argv[0], first))
-
-
-def _out_of_memory(command: str, error: BaseException) -> str:
-    reason = str(error).strip().partition("\n")[0]
-    return f"tyler {command} ran out of memory{f': {reason}' if reason else ''}\n{LOWER.get(command, LOWER_FLAGS)}"
+        reason = str(first).strip().partition("\n")[0]
+        said = f": {reason}" if reason else ""
+        return _refuse(f"tyler {argv[0]} ran out of memory{said}\n{LOWER.get(argv[0], LOWER_FLAGS)}")
 
 
 def _in_words(error: Exception) -> str:

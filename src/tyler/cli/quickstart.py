@@ -44,7 +44,9 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     console = Console()
     config = configure(seed, scale)
     show_answer(console, config, Tyler.from_pretrained("mini-tyler", dtype=config.backbone.dtype))
-    say_how_long(console, config)
+    say = partial(console.print, soft_wrap=True, highlight=False)
+    say("\nThis was mini-tyler, which ships with tyler. Now such a model is trained and evaluated here.")
+    say(f"Two steps of each stage were timed: all of it takes about {seconds_of(config) / 60:.1f} minutes.\n")
     plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=config.prompt)
     synthesized = stage1.run(config, output=output / "stage1", replace=True)
     tuned = stage2.run(config, start=output / "stage1", output=output / "stage2", replace=True)
@@ -60,13 +62,6 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     console.print(table(reports, f"mini, {config.evaluation.split} problems, greedy decoding"))
     show_answer(console, config, tuned)
     say_where(console, output, time.perf_counter() - started)
-
-
-def say_how_long(console: Console, config: Config) -> None:
-    """What follows the first answer, and how long it will take on this machine."""
-    say = partial(console.print, soft_wrap=True, highlight=False)
-    say("\nThis was mini-tyler, which ships with tyler. Now such a model is trained and evaluated here.")
-    say(f"Two steps of each stage were timed: all of it takes about {seconds_of(config) / 60:.1f} minutes.\n")
 
 
 def seconds_of(config: Config) -> float:

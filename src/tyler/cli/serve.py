@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,34 +38,25 @@ def serve(
     limits = Limits(settings.budget, router, settings.max_new_tokens)
     _ = limits.routed, placement.engine_choice  # what is wrong is said before anything is loaded
     try:
-        from tyler.serving import server
+        from tyler.serving import audit_log, server
 
         if settings.otlp is not None:
             from tyler.serving import tracing  # noqa: F401  # here, and not when the model is loaded
     except ModuleNotFoundError as error:
         extra = "otel" if "opentelemetry" in str(error) else "serve"
         raise ValueError(f"tyler serve needs more packages: pip install 'path/to/tyler[{extra}]'") from error
-    settings = completed(settings, model, placement)
+    name = settings.name or last_part(model)
+    settings = replace(settings.with_keys(), name=name, memory=placement.bytes)
     say_on_stderr(log_level)
-    # An address that is taken is reported before the model is loaded.
+    # A log that cannot be written, and an address that is taken, are reported before the model is loaded.
+    if settings.log is not None:
+        audit_log.check_writable(settings.log)
     with server.listen(settings) as socket:
-        server.run(placement.load(model, limits, name=settings.name, slots=settings.slots), settings, socket)
-
-
-def completed(settings: ServerSettings, model: str, placement: Loading) -> ServerSettings:
-    """The settings with the keys, and with what follows from the model. Raises OSError for a log that cannot be
-    written."""
-    from tyler.serving.audit_log import check_writable
-
-    if settings.log is not None:  # before anything is loaded: what cannot be written is said now
-        check_writable(settings.log)
-    return replace(settings.with_keys(), name=settings.name or last_part(model), memory=placement.bytes)
+        server.run(placement.load(model, limits, name=name, slots=settings.slots), settings, socket)
 
 
 def say_on_stderr(level: str) -> None:
     """Let what happens be said on stderr with its time, from this level on; other packages say warnings."""
-    import logging
-
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logger = logging.getLogger("tyler")
     logger.handlers.clear()  # other commands say it in plain lines

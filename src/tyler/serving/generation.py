@@ -25,6 +25,8 @@ FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 STREAM_SECONDS = 0.05
 """How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
 than the token, and readers are slower. The first one, invocations and ends are never kept back."""
+PING_SECONDS = 15.0
+"""How long a stream may be quiet before it sends a comment."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,8 @@ class Answer:
     @property
     def latents(self) -> int:
         """Latents so far."""
-        return (
-            sum(record["latents"] for record in self.invocations) if self.trajectory is None else self.done.num_latents
-        )
+        known = self.trajectory
+        return sum(record["latents"] for record in self.invocations) if known is None else known.num_latents
 
     @property
     def generated(self) -> int:
@@ -199,21 +200,14 @@ def router_name(router: Router) -> str:
 class Generation:
     """The answers to one HTTP request, `n` to each prompt."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        requests: Sequence[Request],
-        metrics: Metrics,
-        n: int = 1,
-        ping_seconds: float = 15.0,
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, requests: Sequence[Request], metrics: Metrics, n: int = 1) -> None:
         self.id, self.started = secrets.token_hex(12), time.time()
         self._firsts, asked = slice(0, None, n), time.perf_counter()
         self.answers = [Answer(index, one, asked) for index, one in enumerate(requests)]
         self.failure: ApiError | None = None
         self._dispatcher, self._metrics, self._closed = dispatcher, metrics, False
         self._opening: Future[Call]
-        self._ping_seconds, self._streams = ping_seconds, True
+        self._streams = True
         self._waiting, self._news, self._urgent = list[Piece](), asyncio.Event(), asyncio.Event()
 
     async def begin(self) -> None:
@@ -224,10 +218,9 @@ class Generation:
     def take(self, told: Told, now: float) -> None:
         """Note what the engine did at `now`, or that it lost what is unfinished."""
         urgent = (InvocationEvent, FinishEvent) if self._streams else (FinishEvent,)
-        events = [] if isinstance(told, DecodingError) else told
         if isinstance(told, DecodingError):
-            self.failure = answer_to(told)
-        for event in events:
+            self.failure, told = answer_to(told), []
+        for event in told:
             if isinstance(event, FinishEvent) and event.error is not None:
                 self.failure = answer_to(DecodingError(event.error))
             elif not self._closed:
@@ -236,7 +229,7 @@ class Generation:
                 if isinstance(event, FinishEvent):
                     self._metrics.finished_answer(event.trajectory, answer.asked, answer.times, now)
         self._news.set()
-        if self.failure is not None or any(isinstance(event, urgent) for event in events):
+        if self.failure is not None or any(isinstance(event, urgent) for event in told):
             self._urgent.set()
 
     async def pieces(self, *, streams: bool = True) -> AsyncIterator[list[Piece]]:
@@ -250,7 +243,7 @@ class Generation:
         while self.unfinished or self._waiting:
             news = self._news if streams else self._urgent
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), self._ping_seconds)
+                await asyncio.wait_for(news.wait(), PING_SECONDS)
             is_quiet = not news.is_set()
             self._news.clear()
             self._urgent.clear()

@@ -58,8 +58,13 @@ class ResponsesRequest(Generating):
 
     @property
     def wanted(self) -> Wanted:
+        before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
+        if isinstance(self.input, str):
+            asked = schema.Conversation.of([*before, ("user", self.input, "input")])
+        else:
+            asked = schema.conversation_of(self.input, *before, field="input")
         return Wanted(
-            [self.conversation],
+            [asked],
             length=self.max_output_tokens,
             length_field="max_output_tokens",
             effort=self.reasoning.effort,
@@ -67,14 +72,6 @@ class ResponsesRequest(Generating):
             format=self.text.format,
             alternatives=self.top_logprobs or 0,
         )
-
-    @property
-    def conversation(self) -> schema.Conversation:
-        """The instructions and the input as the prompt takes them."""
-        before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
-        if isinstance(self.input, str):
-            return schema.Conversation.of([*before, ("user", self.input, "input")])
-        return schema.conversation_of(self.input, *before, field="input")
 
 
 @dataclass

@@ -23,6 +23,8 @@ from tyler.serving.settings import ServerSettings
 
 MOST_HEAD = 64 * 2**10
 """Bytes of a request's headers."""
+IDLE_SECONDS, READ_SECONDS = 30.0, 60.0
+"""How long a client has for its headers, and to read what it was sent."""
 
 
 class Server(uvicorn.Server):
@@ -31,7 +33,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: Starlette, settings: ServerSettings) -> None:
         limits: dict[str, Any] = {
             "h11_max_incomplete_event_size": MOST_HEAD,
-            "timeout_keep_alive": settings.idle_seconds,
+            "timeout_keep_alive": IDLE_SECONDS,
             "timeout_graceful_shutdown": settings.drain_seconds,
         }
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
@@ -101,5 +103,5 @@ def listen(settings: ServerSettings) -> socket.socket:
         why = os.strerror(code) if code > 0 else error.strerror
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {why}; choose another --port") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.read_seconds))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * READ_SECONDS))
     return listening

@@ -215,7 +215,7 @@ class Service:
             seeds = [first.sampling.seed, *(seed_of(first.sampling.seed, number) for number in range(1, n))]
             requests += [replace(first, sampling=replace(first.sampling, seed=seed)) for seed in seeds]
         self.check_room(len(requests))
-        generation = Generation(self.dispatcher, requests, self.metrics, n, self.settings.ping_seconds)
+        generation = Generation(self.dispatcher, requests, self.metrics, n)
         with refusing():
             await generation.begin()
         http.state.opened.callback(self._end, http, body, generation)

@@ -6,8 +6,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +52,9 @@ def run(
     results, others = results_in([*evaluations, *beside], saved_fingerprint(folder, manifest))
     for other in others:
         print(f"left out, since it is of other weights, or not finished: {other}")
-    with staged(folder, published) as copy:
+    with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
+        copy = Path(temporary)
+        stage(folder, published, copy)
         card = model_card(published, repo, licence, training_of(folder, manifest), results)
         (copy / CARD).write_text(card, encoding="utf-8")
         check_private(copy, folder)
@@ -92,21 +93,17 @@ def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -
     return replace(record, id=instead, revision=loaded.revision, folder=None)
 
 
-@contextmanager
-def staged(folder: Path, manifest: Manifest) -> Iterator[Path]:
-    """A copy of a checkpoint's own files with a manifest that names no folder of this machine; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
-        copy = Path(temporary)
-        for name in manifest.files:
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, copy / name)
-        for adapter in manifest.adapters:
-            settings = copy / adapter / "adapter_config.json"
-            content = json.loads(settings.read_text(encoding="utf-8"))
-            content["base_model_name_or_path"] = manifest.backbone.id
-            settings.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        manifest.write(copy)
-        yield copy
+def stage(folder: Path, manifest: Manifest, copy: Path) -> None:
+    """Copy a checkpoint's own files, with a manifest that names no folder of this machine."""
+    for name in manifest.files:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, copy / name)
+    for adapter in manifest.adapters:
+        settings = copy / adapter / "adapter_config.json"
+        content = json.loads(settings.read_text(encoding="utf-8"))
+        content["base_model_name_or_path"] = manifest.backbone.id
+        settings.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    manifest.write(copy)
 
 
 def check_private(copy: Path, folder: Path) -> None:
@@ -134,10 +131,8 @@ def show(copy: Path, repo: str) -> None:
 
 def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
     """Send a staged copy in one commit, and return its address. Raises ValueError where the Hub does not take it."""
-    published = Manifest.read(copy)
-    check_files(copy / MANIFEST, published.digests, published.files)
-    with explained(repo):
-        api = HfApi()
+    published, api = Manifest.read(copy), HfApi()
+    try:
         api.create_repo(repo, private=private, exist_ok=True)
         if private and not api.model_info(repo).private:  # exist_ok leaves a public one public
             raise ValueError(f"{repo} exists and is public, and --private was asked for; choose another name")
@@ -152,13 +147,6 @@ def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
             delete_patterns=["synthesizer/*", "policy/*"],
         )
         return commit.commit_url
-
-
-@contextmanager
-def explained(repo: str) -> Iterator[None]:
-    """Errors of the Hub are raised as ValueError, which says what to do."""
-    try:
-        yield
     except OfflineModeIsEnabled as error:
         raise ValueError(
             "HF_HUB_OFFLINE forbids the network; unset it, or look at what would go with --dry-run"
