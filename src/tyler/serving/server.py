@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import sys
 from types import FrameType
@@ -99,8 +98,7 @@ def listen(settings: ServerSettings) -> socket.socket:
         address = (settings.host, settings.port)
         listening = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as error:
-        code = error.errno or 0  # below zero where the host is unknown
-        why = os.strerror(code) if code > 0 else error.strerror
+        why = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {why}; choose another --port") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * READ_SECONDS))
