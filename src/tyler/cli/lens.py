@@ -78,13 +78,13 @@ def lens(
     else:
         (problems, beside), source = answers_in(answers, loaded, count=count, **decoding), str(answers)
     if question:
-        found = of_answer(loaded, model, question, loaded.solve(question, **bounded), beside, seed)
+        result = of_answer(loaded, model, question, loaded.solve(question, **bounded), beside, seed)
     else:
         from tyler.lens.survey import survey
 
-        result = survey(loaded, problems, answers=beside, seed=seed, **bounded)
-        found = of_survey(result, {"model": model, "problems": f"{len(problems)} of {source}"})
-    show(found, json_, page)
+        counted = survey(loaded, problems, answers=beside, seed=seed, **bounded)
+        result = of_survey(counted, {"model": model, "problems": f"{len(problems)} of {source}"})
+    show(result, json_, page)
 
 
 def of_answer(

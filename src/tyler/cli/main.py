@@ -240,8 +240,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_out_of_memory(first) or os.environ.get("TYLER_DEBUG"):
             raise
         reason = str(first).strip().partition("\n")[0]
-        said = f": {reason}" if reason else ""
-        return _refuse(f"tyler {argv[0]} ran out of memory{said}\n{LOWER.get(argv[0], LOWER_FLAGS)}")
+        cause = f": {reason}" if reason else ""
+        return _refuse(f"tyler {argv[0]} ran out of memory{cause}\n{LOWER.get(argv[0], LOWER_FLAGS)}")
 
 
 def _in_words(error: Exception) -> str:
