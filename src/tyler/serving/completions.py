@@ -87,9 +87,10 @@ class Choices(Rendering[Choosing]):
         else:
             yield None, self._chunk([self.part(self.generation.answers[piece.index], piece)])
 
-    def ended(self) -> bytes:
-        usage = self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}
-        return (encoded((None, usage)) if self.body.stream_options.include_usage else b"") + b"data: [DONE]\n\n"
+    def ended(self) -> Iterable[bytes]:
+        if self.body.stream_options.include_usage:
+            yield encoded((None, self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}))
+        yield b"data: [DONE]\n\n"
 
     def whole(self) -> dict[str, Any]:
         choices = [

@@ -46,9 +46,9 @@ class Rendering(ABC, Generic[Asked]):
     def add(self, piece: Piece) -> Iterable[Event]:
         """What a piece of the answers is told by."""
 
-    def ended(self) -> bytes:
+    def ended(self) -> Iterable[bytes]:
         """What a stream ends with, where no answer failed."""
-        return b""
+        return ()
 
     @abstractmethod
     def whole(self) -> dict[str, Any]:
@@ -73,7 +73,8 @@ class Rendering(ABC, Generic[Asked]):
                     return
             if not pieces:  # proxies close a quiet stream, and only a write finds out who has gone
                 yield KEEPALIVE_COMMENT
-        yield self.ended()
+        for last in self.ended():
+            yield last
 
 
 async def answered(rendering: Rendering[Any]) -> Response:
