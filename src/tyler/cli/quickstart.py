@@ -34,10 +34,7 @@ TWO_STEPS = ("stage1.steps=2", "stage2.steps=2", "stage2.calibration.num_problem
 
 
 def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
-    """Train, evaluate and show. `scale` multiplies the steps and problems: 1 is the documented run.
-
-    Raises ValueError for a scale that is not positive and finite.
-    """
+    """Train, evaluate and show. Raises ValueError for a scale that is not positive and finite."""
     if not 0 < scale < math.inf:
         raise ValueError(f"scale={scale}; it must be a finite number above 0, where 1 is the documented run")
     started = time.perf_counter()

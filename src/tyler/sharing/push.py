@@ -36,11 +36,9 @@ def run(
     evaluations: Sequence[Path] = (),
     revision: str | None = None,
 ) -> None:
-    """Publish the checkpoint at `model` as `repo`, or with `dry_run` show all that would be sent.
+    """Publish the checkpoint at `model` as `repo`, or with `dry_run` show all that would be sent, as `tyler push` does.
 
-    `licence` is the Hub's name of the model's licence, as apache-2.0.
-    `backbone` is the Hub id of a backbone that was a folder while training, `evaluations` folders of `tyler eval`
-    besides those beside the run, `revision` a branch of the repository. Raises ValueError before anything is sent.
+    Raises ValueError before anything is sent.
     """
     if not HUB_ID.fullmatch(repo):
         raise ValueError(f"{repo!r} is not the name of a repository on the Hub; give USER/NAME")
