@@ -375,8 +375,10 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_answer_of_the_store_is_read_again_as_it_was_decoded(model: Tyler, typed: list[Trajectory]) -> None:
     for problem, answer in zip(load_problems("mini", "dev", count=6), typed, strict=True):
-        again = stored.replayed(model, answer_of(problem, answer))
-        assert again is not None and len(again.latents) > 1
+        request = stored.repeating(model, answer_of(problem, answer), AtBoundaries())
+        assert request is not None
+        (again,) = model.engine().run([request])
+        assert len(again.latents) > 1 and again.logprobs == pytest.approx(answer.logprobs, abs=1e-3)
         for name in ("prompt_ids", "actions", "is_operator", "invocations", "text", "finish_reason"):
             assert getattr(again, name) == getattr(answer, name)
         for found, kept in zip(again.latents, answer.latents, strict=True):
@@ -424,7 +426,7 @@ def test_answers_under_other_settings_are_refused(
 def test_what_the_store_lacks_cannot_be_read_again(model: Tyler, typed: list[Trajectory]) -> None:
     kept = answer_of(load_problems("mini", "dev", count=1)[0], typed[0])
     for lacking in ({"text": None}, {"invocations": None}, {"prompt": ""}, {"visible_tokens": 3}):
-        assert stored.replayed(model, replace(kept, **lacking)) is None
+        assert stored.repeating(model, replace(kept, **lacking), None) is None
 
 
 @pytest.mark.parametrize("length", [1, 2])

@@ -60,8 +60,11 @@ def lens(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
-    decoding: dict[str, Any] = {"router": router_of(router), "max_new_tokens": max_new_tokens}
-    bounded = decoding | {"memory": placement.bytes}
+    decoding: dict[str, Any] = {
+        "router": router_of(router),
+        "max_new_tokens": max_new_tokens,
+        "memory": placement.bytes,
+    }
     from tyler.lens.stored import answers_in
     from tyler.model import Tyler
     from tyler.tasks import load_problems
@@ -71,15 +74,15 @@ def lens(
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     if answers is None:
         problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
-        beside, source = loaded.solve(problems, **bounded), f"{task}, {split}" if split else task
+        beside, source = loaded.solve(problems, **decoding), f"{task}, {split}" if split else task
     else:
         (problems, beside), source = answers_in(answers, loaded, count=count, **decoding), str(answers)
     if question:
-        view = of_answer(loaded, model, question, loaded.solve(question, **bounded), beside, seed)
+        view = of_answer(loaded, model, question, loaded.solve(question, **decoding), beside, seed)
     else:
         from tyler.lens.survey import survey
 
-        result = survey(loaded, problems, answers=beside, seed=seed, **bounded)
+        result = survey(loaded, problems, answers=beside, seed=seed, **decoding)
         view = of_survey(result, {"model": model, "problems": f"{len(problems)} of {source}"})
     show(view, json_, page)
 
