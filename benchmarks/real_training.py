@@ -35,7 +35,8 @@ from tyler.reasoners import sft
 from tyler.training import stage1
 from tyler.training.command import load_backbone
 from tyler.training.loop import batch_at
-from tyler.training.traces import Trace, load_traces
+from tyler.training.teacher_forcing import Trace
+from tyler.training.traces import load_traces
 
 Step = Callable[[], object]
 

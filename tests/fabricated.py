@@ -17,7 +17,6 @@ from tyler.evaluation.answers import Record
 from tyler.evaluation.store import name_of
 from tyler.experiments.cells import LATENTS, Cell, Sources
 from tyler.experiments.measures import packed
-from tyler.experiments.records import columns_of
 from tyler.experiments.scales import SOFTCOT
 from tyler.tasks import Outcome
 
@@ -28,7 +27,7 @@ VERDICTS = (*(3 * [Outcome.CORRECT]), Outcome.WRONG, Outcome.NO_BOX, Outcome.TRU
 
 def record(cell: Cell, sources: Sources) -> dict[str, Any]:
     """A finished cell as `records.read` gives it."""
-    return {**about(cell), **columns_of([] if cell.measure == LATENTS else records_of(cell, sources))}
+    return {**about(cell), "name": cell.row, "answers": [] if cell.measure == LATENTS else records_of(cell, sources)}
 
 
 def measure(cell: Cell, sources: Sources, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:

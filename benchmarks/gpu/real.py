@@ -35,7 +35,8 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.signals import Interrupted
 from tyler.training.command import opened_run
 from tyler.training.stage1 import Stage1Trainer, new_operators
-from tyler.training.traces import Trace, load_development, load_traces
+from tyler.training.teacher_forcing import Trace
+from tyler.training.traces import load_development, load_traces
 
 NAME = "smollm2"
 PRESET, SEED = "smollm2-135m", 42

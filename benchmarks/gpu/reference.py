@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tyler.model import Tyler
 from tyler.modeling.operators import PAPER_OPERATORS
-from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.teacher_forcing import Insertion, Trace
 
 
 def gradients(parameters: Sequence[Tensor], step: Callable[[], object]) -> Tensor:
@@ -22,7 +22,7 @@ def gradients(parameters: Sequence[Tensor], step: Callable[[], object]) -> Tenso
     return torch.cat([part.flatten() for part in parts])
 
 
-def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> list[Example]:
+def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> list[Trace]:
     """Random ids: prompts a quarter of the length, lengths from half to all, blocks at random places."""
     examples = []
     for _ in range(count):
@@ -31,11 +31,11 @@ def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> 
         prompt = total // 4
         positions = sorted(random.sample(range(total - prompt), blocks))
         insertions = tuple(Insertion(position, random.choice(PAPER_OPERATORS).name) for position in positions)
-        examples.append(Example(ids[:prompt], ids[prompt:], insertions))
+        examples.append(Trace("", ids[:prompt], ids[prompt:], insertions=insertions))
     return examples
 
 
-def full_graph(model: Tyler, examples: Sequence[Example], num_targets: int | None = None) -> None:
+def full_graph(model: Tyler, examples: Sequence[Trace], num_targets: int | None = None) -> None:
     """Stage 1 as the equations are written, in one graph: every block reads its whole context, every logit exists.
 
     The loss is divided by `num_targets`, by default the examples' own.

@@ -27,8 +27,7 @@ from tyler.config.loops import Stage1Config, TracesConfig
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import sft
 from tyler.training import stage1
-from tyler.training.teacher_forcing import Example
-from tyler.training.traces import Trace
+from tyler.training.teacher_forcing import Trace
 
 SHAPE = "Qwen/Qwen3-4B"
 COPIED = 2**32
@@ -112,10 +111,7 @@ def copy(setup: Setup) -> Iterator[Finding]:
 
 def fine_tuning(setup: Setup) -> Iterator[Finding]:
     """A step of SFT: tokens a second and memory, beside transformers and peft with the batch in one padded piece."""
-    batch = [
-        Trace(str(n), tuple(example.prompt_ids), tuple(example.target_ids), ())
-        for n, example in enumerate(examples(setup))
-    ]
+    batch = examples(setup)
     model = supervised_model(backbone(setup), load_config("qwen3-4b"))
     assert model.policy.lora is not None
     trainer = sft.SftTrainer(model, batch, TracesConfig(micro_batch_tokens="auto"))
@@ -139,13 +135,13 @@ def first_stage(setup: Setup) -> Iterator[Finding]:
     yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch, amounts(setup).rounds)
 
 
-def examples(setup: Setup) -> list[Example]:
+def examples(setup: Setup) -> list[Trace]:
     """The batch of both trainings: random ids, a quarter of them a prompt, with blocks of latents at random places."""
     given = amounts(setup)
     return traces(given.traces, given.length, given.blocks, backbone(setup).vocab_size, Random(0))
 
 
-def num_targets(batch: list[Example]) -> int:
+def num_targets(batch: list[Trace]) -> int:
     return sum(len(example.target_ids) for example in batch)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from tyler.config.meanings import OPERATOR, first_paragraph, meaning, own_text
+from tyler.config.meanings import OPERATOR, first_paragraph, meaning
 from tyler.config.schema import Config
 from tyler.config.sections import sections_in
 from tyler.modeling.operators import Operator
@@ -57,7 +57,7 @@ def rows_of(prefix: str, owner: Any) -> Iterator[str]:
         if nested is None:
             yield row(key, values(field), default(field), meaning(owner, name))
         else:
-            about = own_text(owner, name) or first_paragraph(nested)
+            about = meaning(owner, name) or first_paragraph(nested)
             yield row(key, holds(field.annotation), "`null`" if field.default is None else "", about)
             yield from rows_of(key, nested)
 

@@ -47,14 +47,14 @@ DEFAULT_ROUTERS: dict[str, Router] = {
 
 OneQuestion = str | Problem | list[Message]
 Questions = list[str] | list[Problem] | list[list[Message]]
-Samplings = Sampling | Sequence[Sampling] | None
 
 
 class Common(TypedDict, total=False):
-    """What `Tyler.solve` takes besides problems and how they are sampled."""
+    """What `Tyler.solve` takes besides problems and `num_samples`."""
 
     budget: int | None
     router: Router | str | None
+    sampling: Sampling | Sequence[Sampling] | None
     max_new_tokens: int
     stop: str | Sequence[str]
     slots: int
@@ -245,24 +245,16 @@ class Tyler(Independent):
         return router_named(router) if isinstance(router, str) else router
 
     @overload
-    def solve(
-        self, problems: OneQuestion, *, sampling: Sampling | None = ..., num_samples: None = ..., **rest: Unpack[Common]
-    ) -> Trajectory: ...
+    def solve(self, problems: OneQuestion, *, num_samples: None = ..., **rest: Unpack[Common]) -> Trajectory: ...
 
     @overload
-    def solve(
-        self, problems: OneQuestion, *, sampling: Sampling | None = ..., num_samples: int, **rest: Unpack[Common]
-    ) -> list[Trajectory]: ...
+    def solve(self, problems: OneQuestion, *, num_samples: int, **rest: Unpack[Common]) -> list[Trajectory]: ...
 
     @overload
-    def solve(
-        self, problems: Questions, *, sampling: Samplings = ..., num_samples: None = ..., **rest: Unpack[Common]
-    ) -> list[Trajectory]: ...
+    def solve(self, problems: Questions, *, num_samples: None = ..., **rest: Unpack[Common]) -> list[Trajectory]: ...
 
     @overload
-    def solve(
-        self, problems: Questions, *, sampling: Samplings = ..., num_samples: int, **rest: Unpack[Common]
-    ) -> list[list[Trajectory]]: ...
+    def solve(self, problems: Questions, *, num_samples: int, **rest: Unpack[Common]) -> list[list[Trajectory]]: ...
 
     def solve(
         self,

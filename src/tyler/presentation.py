@@ -81,11 +81,6 @@ def sign(call: Placed) -> Text:
     return Text(f"⟨{label(call)}⟩", style=f"bold {colour_of(call.operator)}")
 
 
-def chip(call: Placed) -> Markup:
-    """One call on a page that has a style for `op`; its colour comes with it."""
-    return Markup('<span class="op" style="background:{}">{}</span>').format(colour_of(call.operator), label(call))
-
-
 def as_text(text: str, calls: Sequence[Placed]) -> Text:
     """The text for a terminal, with every operator in its place and control characters written out."""
     result = Text()
@@ -95,9 +90,12 @@ def as_text(text: str, calls: Sequence[Placed]) -> Text:
 
 
 def as_html(text: str, calls: Sequence[Placed]) -> Markup:
-    """The text for a page, escaped, with every operator in its place."""
-    shown = (escape(piece) if isinstance(piece, str) else chip(piece) for piece in pieces(text, calls))
-    return Markup("").join(shown)
+    """The text for a page that has a style for `op`, escaped, with every operator in its place and its colour."""
+    chip = Markup('<span class="op" style="background:{}">{}</span>')
+    return Markup("").join(
+        escape(piece) if isinstance(piece, str) else chip.format(colour_of(piece.operator), label(piece))
+        for piece in pieces(text, calls)
+    )
 
 
 def counted(count: int, word: str) -> str:

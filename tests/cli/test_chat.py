@@ -81,7 +81,7 @@ def test_a_conversation_keeps_to_the_bound_on_memory(model: Tyler) -> None:
 @pytest.mark.parametrize(
     "line, fault",
     [
-        ("/nothing", "there is no /nothing; there are /budget"),
+        ("/nothing", "there is no /nothing; /help lists"),
         ("/budget many", "a whole number"),
         ("/router sideways", "choose from learned, never"),
         ("/temperature hot", "a number, 0 or more"),

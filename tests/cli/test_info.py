@@ -40,12 +40,22 @@ def test_a_checkpoint_is_described_without_its_backbone(tmp_path: Path) -> None:
     assert facts["backbone"].startswith("gone, not found here: the shape of backbone 'gone' is not known here")
 
 
-def test_the_doctor_says_what_a_model_needs_and_what_is_free(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_says_what_a_model_needs_where_its_answers_end_and_what_is_free(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert main.main(["doctor", "mini-tyler", "--device", "cpu"]) == 0
-    shown = " ".join(re.sub(r"[│\n]", " ", capsys.readouterr().out).split())
-    assert "in float32 on cpu" in shown
-    assert f"{bytes_of_position(Backbone.load('mini', device='cpu')) / 2**10:.1f} KiB a position" in shown
-    assert "enough for" in shown and "<|end|>" in shown
+    shown, position = capsys.readouterr().out, bytes_of_position(Backbone.load("mini", device="cpu"))
+    for words in (
+        "tyler doctor mini-tyler",
+        "in float32 on cpu",
+        f"{position / 2**10:.1f} KiB a position",
+        "enough for",
+    ):
+        assert words in shown
+    assert re.search(r"end tokens +│ <\|end\|>", shown) and re.search(r"turn end +│ <\|end\|>", shown)
+    assert re.search(r"chat template +│ [0-9a-f]{16}", shown) and re.search(r"tokenizer +│ [0-9a-f]{16}, \d+", shown)
+    assert main.main(["doctor", "runs/nowhere"]) == main.USAGE_ERROR
 
 
 def test_bench_has_a_line_for_every_number_of_slots(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from tyler.cli.options import PRESETS
 from tyler.cli.train import METHOD
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions, last_part
+from tyler.evaluation.options import Answering, Matching, Questions, last_part
 from tyler.model import Tyler
 from tyler.reasoners.table import TRAININGS
 from tyler.runs.signals import Interrupted
@@ -178,54 +178,33 @@ def test_both_stages_have_the_dry_run_and_then_train_nothing(called, stage: str)
     assert not hasattr(training, "settings")
 
 
-def test_quickstart_makes_one_call(called) -> None:
-    quickstart = called("cli.quickstart")
-    main.main(["quickstart", "--output", "q", "--scale", "0.1"])
-    assert quickstart.settings == {"output": Path("q"), "seed": 42, "scale": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("text", "router"),
-    [
-        (None, None),
-        ("learned", Learned()),
-        ("never", Never()),
-        ("boundaries", AtBoundaries()),
-        ("boundaries:0.25", AtBoundaries(rate=0.25)),
-    ],
-)
-def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, router: object) -> None:
-    benchmarking = called("evaluation.command")
-    options = ["--router", text] if text else []
-    command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
-    assert main.main([*command, "--data", "d", "--allow-code-execution", *options]) == 0
-    request = EvaluationRequest(
-        Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7),
-        Answering(router=text, budget=2),
-        GradeOptions("strict", 5.0, allow_code_execution=True),
-    )
-    assert benchmarking.arguments == ("model", request)
-    assert benchmarking.settings == {"output": None}
-    assert request.answering.routed == router
-
-
 @pytest.mark.parametrize(
     ("options", "part", "value"),
     [
-        (["--method", "soft-thinking"], "answering.method", "soft-thinking"),
-        (["--method-set", "a=1", "--method-set", "b=2"], "answering.method_set", ("a=1", "b=2")),
-        (["--match", "runs/x"], "matching", Matching(Path("runs/x"), "dev", None)),
+        ("", "answering.routed", None),
+        ("--router learned", "answering.routed", Learned()),
+        ("--router never", "answering.routed", Never()),
+        ("--router boundaries", "answering.routed", AtBoundaries()),
+        ("--router boundaries:0.25", "answering.routed", AtBoundaries(rate=0.25)),
+        ("--budget 2", "answering", Answering(budget=2)),
+        ("--method soft-thinking", "answering.method", "soft-thinking"),
+        ("--method-set a=1 --method-set b=2", "answering.method_set", ("a=1", "b=2")),
+        ("--task gsm8k MATH-500 --count 7", "questions", Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7)),
+        ("--mode strict --allow-code-execution", "grading", GradeOptions("strict", 5.0, allow_code_execution=True)),
+        ("--match runs/x", "matching", Matching(Path("runs/x"), "dev", None)),
         (
-            ["--match", "runs/x", "--match-split", "train", "--match-data", "e"],
+            "--match runs/x --match-split train --match-data e",
             "matching",
             Matching(Path("runs/x"), "train", Path("e")),
         ),
     ],
 )
-def test_eval_passes_its_options_on(called, options: list[str], part: str, value: object) -> None:
+def test_eval_passes_its_options_on(called, options: str, part: str, value: object) -> None:
     benchmarking = called("evaluation.command")
-    assert main.main(["eval", "model", "--data", "d", *options]) == 0
-    assert attrgetter(part)(benchmarking.arguments[1]) == value
+    assert main.main(["eval", "model", "--data", "d", *options.split()]) == 0
+    model, request = benchmarking.arguments
+    assert (model, benchmarking.settings) == ("model", {"output": None})
+    assert attrgetter(part)(request) == value
 
 
 def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,12 +230,11 @@ def test_every_command_that_loads_a_model_takes_a_dtype(command: str, capsys: py
     assert "float8" in capsys.readouterr().err
 
 
-def test_eval_compares_two_evaluations(called) -> None:
+@pytest.mark.parametrize("folders", [("a", "b"), ("a", "b", "c")])
+def test_eval_compares_two_evaluations_or_more(called, folders: tuple[str, ...]) -> None:
     comparison = called("evaluation.comparison")
-    assert main.main(["eval", "--compare", "a", "b"]) == 0
-    assert comparison.arguments == (Path("a"), Path("b"))
-    assert main.main(["eval", "--compare", "a", "b", "c"]) == 0
-    assert comparison.arguments == (Path("a"), Path("b"), Path("c"))
+    assert main.main(["eval", "--compare", *folders]) == 0
+    assert comparison.arguments == tuple(map(Path, folders))
 
 
 @pytest.mark.parametrize(
@@ -373,11 +351,12 @@ def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, re
 
 
 def test_an_interrupted_quickstart_says_that_it_begins_anew(called, capsys) -> None:
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(**settings: Any) -> None:
+        assert settings == {"output": Path("q"), "seed": 42, "scale": 0.1}
         raise Interrupted("stopped after step 3 of 9", signal.SIGINT)
 
     called("cli.quickstart").run = fail
-    assert main.main(["quickstart"]) == 130
+    assert main.main(["quickstart", "--output", "q", "--scale", "0.1"]) == 130
     assert "tyler quickstart cannot resume; run it again" in capsys.readouterr().err
 
 
@@ -390,18 +369,6 @@ def test_doctor_names_every_part_of_the_machine_and_respects_offline(
     assert all(
         word in shown for word in ("versions", "device", "dtypes", "cores", "disk", "offline, as HF_HUB_OFFLINE asks")
     )
-
-
-def test_doctor_of_a_model_shows_where_its_answers_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    assert main.main(["doctor", "mini"]) == 0
-    shown = capsys.readouterr().out
-    assert "tyler doctor mini" in shown
-    assert re.search(r"end tokens +│ <\|end\|>", shown) and re.search(r"turn end +│ <\|end\|>", shown)
-    assert re.search(r"chat template +│ [0-9a-f]{16}", shown) and re.search(r"tokenizer +│ [0-9a-f]{16}, \d+", shown)
-    assert main.main(["doctor", "runs/nowhere"]) == main.USAGE_ERROR
 
 
 @pytest.mark.parametrize("endpoint", ["[no url]", "http://127.0.0.1:9"])

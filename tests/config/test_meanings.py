@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tyler.cli import main
-from tyler.config.files import dump, load_config, parse_config, presets
+from tyler.config.files import differences, dump, load_config, parse_config, presets
 from tyler.config.meanings import annotated
 
 
@@ -30,7 +30,9 @@ def test_every_key_stands_below_its_meaning(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_runs_folder_is_its_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config("mini", ["stage1.steps=7"])
-    (tmp_path / "config.yaml").write_text(dump(config))
+    older = dump(config).replace("stage1:\n", "stage1:\n  centring: {num_traces: 64, learning_rate: 0.1}\n")
+    (tmp_path / "config.yaml").write_text(older)
+    assert not differences(older, dump(config), dump(config))
     assert main.main(["config", str(tmp_path)]) == 0
     assert parse_config(capsys.readouterr().out) == config
     assert main.main(["config", "minni"]) == 2

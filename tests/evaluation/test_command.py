@@ -25,8 +25,7 @@ from damage import change, nudge
 from processes import Started, together
 from stored import write_problems
 from tyler.cli.main import main
-from tyler.config.sections import DecodingConfig, EvaluationConfig
-from tyler.engine.sampling import Sampling
+from tyler.config.sections import EvaluationConfig
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
@@ -104,6 +103,7 @@ def test_a_run_is_asked_what_its_config_says(tmp_path: Path) -> None:
     checkpoint = tmp_path / "run" / "checkpoints" / "step-3"
     checkpoint.mkdir(parents=True)
     own = "evaluation: {task: gsm8k, split: train, count: 5, revision: abc}\n"
+    own += "stage1: {centring: {num_traces: 64, learning_rate: 0.1}}\n"  # written by runs before it went
     (tmp_path / "run" / "config.yaml").write_text(own)
     for model in (tmp_path / "run", checkpoint):
         asked = Questions().of_model(str(model))
@@ -295,19 +295,11 @@ def test_a_report_says_at_its_top_what_was_evaluated_when_where_and_how(
     assert all(re.fullmatch(facts[name], numbers[name]) for name in ("date", "version", "machine", "command"))
 
 
-def test_every_key_of_a_config_arrives() -> None:
+def test_every_key_of_a_configs_evaluation_arrives() -> None:
     """A key that is new to the config needs a place among the options."""
     evaluation = EvaluationConfig(task="gsm8k", split="test", path="data", count=7)
     assert Questions.of(evaluation) == Questions(("gsm8k",), "test", Path("data"), 7)
     assert set(EvaluationConfig.model_fields) == {"task", "split", "path", "revision", "count"}
-    decoding = DecodingConfig(max_new_tokens=9, temperature=0.5, budget=2, slots=3, memory=2**30)
-    answering = Answering.of(decoding)
-    assert (answering.max_new_tokens, answering.budget, answering.slots, answering.bytes) == (9, 2, 3, 2**30)
-    assert answering.sampling == Sampling(0.5)
-    assert set(DecodingConfig.model_fields) == {
-        *("max_new_tokens", "temperature", "budget", "slots", "memory", "engine", "engine_args"),
-    }
-    assert Answering.of(DecodingConfig()).bytes is None
 
 
 @pytest.mark.parametrize(

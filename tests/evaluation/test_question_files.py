@@ -112,8 +112,10 @@ def test_answers_under_other_settings_or_of_another_model_are_left_alone(
     assert questions.with_name("answers.jsonl").read_bytes() == before
 
 
-def test_a_changed_question_and_a_foreign_file_are_refused(answerer: Answerer, questions: Path) -> None:
+def test_a_changed_question_fewer_samples_and_a_foreign_file_are_refused(answerer: Answerer, questions: Path) -> None:
     run(answerer, questions)
+    with pytest.raises(RunError, match=r"line 2 answers .*, or more often than is asked now \(-n\)"):
+        run(answerer, questions, num_samples=1)
     questions.write_text(questions.read_text().replace('"x"', '"y"'))
     with pytest.raises(RunError, match="line 1 answers a question that the input does not have"):
         run(answerer, questions)
@@ -128,12 +130,6 @@ def test_the_file_of_questions_is_no_place_for_answers(answerer: Answerer, quest
     with pytest.raises(RunError, match="is the file of the questions; choose another --answers"):
         run(answerer, questions, questions.name)
     assert questions.read_text() == '{"problem": "x"}'
-
-
-def test_fewer_samples_than_are_there_are_refused_by_name(answerer: Answerer, questions: Path) -> None:
-    run(answerer, questions)
-    with pytest.raises(RunError, match=r"line 2 answers .*, or more often than is asked now \(-n\)"):
-        run(answerer, questions, num_samples=1)
 
 
 def test_what_could_not_be_asked_is_asked_again(answerer: Answerer, questions: Path) -> None:

@@ -111,23 +111,23 @@ def test_the_mean_over_benchmarks_is_unweighted(report: Report) -> None:
     assert "mean accuracy of 2, unweighted: 70.0%" in html(tasks, "x")
 
 
-def test_gold_answers_that_cannot_be_read_are_told(report: Report) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "told", "badge"),
+    [
+        (Outcome.GOLD_ERROR, "gold answers that could not be read: 2 (p1, p2); these cannot be solved", "! gold"),
+        (
+            Outcome.TOO_LONG,
+            "problems that leave no room for an answer in the model's context: 2 (p1, p2); they count as wrong",
+            "↔ too long",
+        ),
+    ],
+)
+def test_what_could_not_be_solved_is_told(outcome: Outcome, told: str, badge: str, report: Report) -> None:
     assert warnings([report]) == []
-    broken = changed(changed(report, 1, outcome=Outcome.GOLD_ERROR), 2, outcome=Outcome.GOLD_ERROR)
-    assert warnings([broken]) == [
-        "Scripted Reasoner: gold answers that could not be read: 2 (p1, p2); these cannot be solved"
-    ]
-
-
-def test_problems_that_are_too_long_are_named(report: Report) -> None:
-    long = changed(report, 1, outcome=Outcome.TOO_LONG)
-    line = (
-        "Scripted Reasoner: problems that leave no room for an answer in the model's context: 1 (p1); "
-        "they count as wrong"
-    )
-    assert warnings([long]) == [line]
-    page = html([long], "x")
-    assert line in page.replace("&#39;", "'") and "↔ too long" in page
+    broken = changed(changed(report, 1, outcome=outcome), 2, outcome=outcome)
+    assert warnings([broken]) == [f"Scripted Reasoner: {told}"]
+    page = html([broken], "x").replace("&#39;", "'")
+    assert told in page and badge in page
 
 
 def test_samples_that_are_all_alike_are_told(report: Report) -> None:

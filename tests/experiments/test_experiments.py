@@ -147,10 +147,10 @@ def test_new_failures_are_counted_problem_by_problem(made: Path) -> None:
     records = read(made / "records")
     entries = {one["row"]: one for one in results(made, "removal")["entries"]}
     for one in results(made, "removal")["failures"]:
-        before, after = (records[entries[row]["records"][0]]["outcomes"] for row in ("all operators", one["row"]))  # type: ignore[index]
+        before, after = (records[entries[row]["records"][0]]["answers"] for row in ("all operators", one["row"]))  # type: ignore[index]
         pairs = list(zip(before, after, strict=True))
-        assert one["failed"] == sum(old == "correct" != new for old, new in pairs) == sum(one["kinds"].values())  # type: ignore[attr-defined]
-        assert one["repaired"] == sum(new == "correct" != old for old, new in pairs)
+        assert one["failed"] == sum(old.correct and not new.correct for old, new in pairs) == sum(one["kinds"].values())  # type: ignore[attr-defined]
+        assert one["repaired"] == sum(new.correct and not old.correct for old, new in pairs)
         for count, (low, high) in zip(one["kinds"].values(), one["intervals"].values(), strict=True):  # type: ignore[attr-defined]
             assert low <= count <= high or (count == low == 0 and high > 0)
 
@@ -394,7 +394,7 @@ def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_i
     for entry in every:
         for cell in entry.cells:
             shared.setdefault(cell, fabricated.record(cell, sources))
-        measured.append(Measured(entry, {cell.seed: (cell.row, shared[cell]) for cell in entry.cells}))
+        measured.append(Measured(entry, {cell.seed: shared[cell] for cell in entry.cells}))
     whole = findings(measured)["retention"]
     steps = list(dict.fromkeys(entry.group for entry in every if entry.group != BASE))
     assert [one["step"] for one in whole if one["row"] == "SFT"] == steps
@@ -409,12 +409,10 @@ def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_i
     (one,) = [
         one for one in measured if (one.entry.row, one.entry.column, one.entry.group) == ("SFT", "science", steps[0])
     ]
-    (record,) = one.all_records
-    own = [place for place, family in enumerate(record["families"]) if family in one.entry.families]
-    assert 0 < len(own) < len(record["families"])
-    assert one.counted()["visible"] == pytest.approx(
-        sum(record["visible"][place] for place in own) / len(own), abs=1e-3
-    )
+    (record,) = one.records.values()
+    own = [answer.visible_tokens for answer in record["answers"] if answer.family in one.entry.families]
+    assert 0 < len(own) < len(record["answers"])
+    assert one.counted()["visible"] == pytest.approx(sum(own) / len(own), abs=1e-3)
 
 
 def test_every_method_goes_on_from_the_domain_before() -> None:

@@ -83,12 +83,6 @@ def test_a_changed_setting_makes_new_cells_and_keeps_the_old(finished: Path, mon
     assert {path: path.read_bytes() for path in (finished / RECORDS).iterdir()} == before
 
 
-def test_results_follow_from_the_records(finished: Path) -> None:
-    """And tables and figures from the results: see `test_experiments.py`."""
-    made = reproduction(finished)
-    assert json.loads((finished / "main" / RESULTS).read_text()) == made.results("main", made.known())
-
-
 def test_a_table_says_n_seeds_intervals_command_and_version(finished: Path) -> None:
     for ending in ("md", "tex"):
         told = (finished / "main" / f"main-mini.{ending}").read_text()
@@ -130,12 +124,12 @@ def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
     results = made.results("continual", known)
     entry = declared.find("continual").entries(scale)[-1]
     (told,) = [one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key_of(entry)]
-    lines = sources_of(made, entry, known)
+    lines = sources_of(made.measured(entry, known))
     assert [line.partition(",")[0] for line in lines] == [
         f"seed {seed}: {k}/{told['n']}" for seed, k in zip(told["seeds"], told["k"], strict=True)
     ]
     stage2 = next(one for one in declared.find("main").entries(scale) if one.row == "Tyler, Stage 2")
-    assert str(folder / "mini" / "answers.parquet") in sources_of(made, stage2, known)[-1]
+    assert str(folder / "mini" / "answers.parquet") in sources_of(made.measured(stage2, known))[-1]
 
 
 def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None:
@@ -148,10 +142,7 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
     ours, other = (made.measured(entries[row, "harder"], known) for row in ("(e) Tyler", ROW_C))
     pair = compared(Comparison("(e) Tyler", ROW_C, ""), "harder", ours, other)
     shares = [
-        sum(
-            ours.right(ours.records[seed][1])[place] - other.right(other.records[seed][1])[place]
-            for seed in scale.seeds
-        )
+        sum(ours.right(ours.records[seed])[place] - other.right(other.records[seed])[place] for seed in scale.seeds)
         for place in range(300)
     ]
     assert (pair["only_first"], pair["only_second"]) == tuple(

@@ -38,13 +38,16 @@ CELLS = [
     cell("Stage 1", STAGE1),
     cell("SFT", SFT),
 ]
-VARYING = ("folder", "source", "training_seconds", "decoding_seconds", "seconds", "synthesis_seconds", "environment")
+VARYING = ("folder", "source", "training_seconds", "decoding_seconds", "environment", "answers")
 
 
 def told(folder: Path) -> dict[str, Any]:
     """Records without what differs from run to run."""
-    read = records.read(folder)
-    return {name: {key: value for key, value in one.items() if key not in VARYING} for name, one in read.items()}
+    return {
+        name: {key: value for key, value in one.items() if key not in VARYING}
+        | {"answered": [(answer.key, answer.text, answer.outcome, answer.invocations) for answer in one["answers"]]}
+        for name, one in records.read(folder).items()
+    }
 
 
 def run_in(arguments: list[str]) -> int:
@@ -84,7 +87,7 @@ def test_a_stage_that_another_process_trains_is_left_to_it_whatever_stands_on_it
 ) -> None:
     grid, sources = grid_in(tmp_path), Sources({})
     grid.locks.mkdir()
-    with grids.claimed(grid.locks / name_of(STAGE1.identity("mini", 42, sources))):
+    with grids.locked(grid.locks / name_of(STAGE1.identity("mini", 42, sources)), grids.AT_ONCE):
         for dtype in ("float32", "bfloat16"):
             later = cell("Stage 2", Training("stage2", (f"backbone.dtype={dtype}",), STAGE1))
             assert not grid._finish(later, "later", later.identity(sources), 1)

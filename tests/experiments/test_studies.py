@@ -101,12 +101,9 @@ def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: d
         made = Reproduction([name], scale, Path("nowhere"), Sources({}))
         for entry in study.entries(scale):
             records = made.measured(entry, known).answered
-            for family in (None, *{family for one in records for family in one["families"]}):
+            for family in (None, *{answer.family for one in records for answer in one["answers"]}):
                 ks = [
-                    sum(
-                        outcome == "correct" and family in (None, own)
-                        for outcome, own in zip(one["outcomes"], one["families"], strict=True)
-                    )
+                    sum(answer.correct and family in (None, answer.family) for answer in one["answers"])
                     for one in records
                 ]
                 counts.add(", ".join(map(str, ks)))
@@ -155,10 +152,10 @@ def test_the_table_of_minis_page_is_of_its_record(root: Path, known: dict[str, d
     plain = [one for one in known.values() if one["folder"].endswith("/mini") and one["row"] == "CoT"]
     right, asked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for one in plain:
-        for name, family, outcome in zip(one["ids"], one["families"], one["outcomes"], strict=True):
-            for level in (name.split("-")[1], one["split"]):
-                asked[family, level] += 1
-                right[family, level] += outcome == "correct"
+        for answer in one["answers"]:
+            for level in (answer.id.split("-")[1], one["split"]):
+                asked[answer.family, level] += 1
+                right[answer.family, level] += answer.correct
     text = (root / "docs" / "mini.md").read_text()
     for family in sorted({family for family, _ in asked}):
         cells = [f"{right[family, at]}/{asked[family, at]}" for at in ("1", "2", "3", "eval", "4", "5", "harder")]
@@ -217,16 +214,8 @@ def test_the_page_says_which_comparisons_came_after_their_answers(root: Path) ->
 
 @pytest.mark.parametrize("name", [*STUDIES, "smollm2_growth"])
 def test_when_a_comparison_was_declared_is_in_the_history(name: str, root: Path) -> None:
-    command = [
-        "git",
-        "log",
-        "--full-history",
-        "--format=%cI",
-        "--",
-        "scripts",
-        "src/tyler/analysis",
-        "src/tyler/experiments",
-    ]
+    folders = ("scripts", "src/tyler/analysis", "src/tyler/experiments")
+    command = ["git", "log", "--full-history", "--format=%cI", "--", *folders]
     times = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.split()
     if len(times) < 30:
         pytest.skip("the history is not here")
@@ -251,8 +240,9 @@ def test_a_comparison_is_of_the_seeds_that_both_have(known: dict[str, dict[str, 
 def test_every_cell_of_a_study_has_its_record_under_its_name(known: dict[str, dict[str, Any]]) -> None:
     """Where names can be told without a network: those of `mini`."""
     sources = Sources({})
-    for cell in (*STUDIES["mini"].cells, *STUDIES["baselines"].cells):
-        name = name_of(cell.unseeded.identity(sources))
+    entries = [entry for name in ("mini", "baselines") for entry in STUDIES[name].entries(SCALES["mini"])]
+    for cell in (cell for entry in entries for cell in entry.runnable):
+        name = name_of(cell.identity(sources))
         assert known[name]["task"] == "mini" and known[name]["split"] == cell.questions.split
 
 

@@ -19,7 +19,7 @@ from tyler.modeling.random_init import architecture, random_backbone, read_token
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
 from tyler.reasoners.table import TRAININGS
-from tyler.training.shape import Shape
+from tyler.training.planned import Shape
 
 FROM_TRACES = ("stage1", "sft", "softcot", "memgen")
 PHASES = ["build", "stage1 step", "calibration", "rollout", "stage2 step"]

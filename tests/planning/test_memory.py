@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 import tiny
 from allocations import Allocations
@@ -27,9 +27,8 @@ from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.packing import read_packed
 from tyler.training.planned import PROMPT as PROMPT_TOKENS
-from tyler.training.planned import Read
-from tyler.training.shape import Shape, count_parameters
-from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.planned import Read, Shape, count_parameters
+from tyler.training.teacher_forcing import Insertion, Trace
 
 NUMBERS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -164,17 +163,8 @@ def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_on
 
 
 def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:
-    config = Qwen3Config(
-        vocab_size=500,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=512,
-    )
-    decoder, shape = Qwen3ForCausalLM(config).eval().model, Shape.of(config)
+    config = wide("qwen3", 3)
+    decoder, shape = AutoModelForCausalLM.from_config(config).eval().model, Shape.of(config)
     planned = load_config("mini", ["stage2.max_new_tokens=44", "grpo.budget=0"])
     with torch.no_grad(), Allocations() as allocations:
         embeds = torch.randn(CALIBRATION_ROWS, PROMPT_TOKENS + 44, shape.dim)
@@ -200,7 +190,7 @@ def weaving(layers: int, recompute: bool) -> tuple[int, int]:
     model = AutoModelForCausalLM.from_config(wide("qwen3", layers), dtype=torch.float32, attn_implementation="sdpa")
     memgen = MemGen.start(Backbone("wide", model, tiny.tokenizer()), lora=LoraSettings(dropout=0.0))
     places = (Insertion(0, PROMPT), *(Insertion(30 * n, INFERENCE) for n in range(1, 6)))
-    examples = [Example([5] * 60, [6] * 180, places) for _ in range(2)]
+    examples = [Trace("", [5] * 60, [6] * 180, insertions=places) for _ in range(2)]
     with Allocations() as allocations:
         logprobs, _ = replayed_logprobs(memgen, examples, gradient_checkpointing=recompute)
     assert logprobs.requires_grad

@@ -20,7 +20,7 @@ from tyler.planning import plan
 from tyler.planning.memory import packed_weights
 from tyler.planning.plan import KNOWN, PHASES, Device, device_named, predicted, verdict
 from tyler.reasoners.table import TRAININGS
-from tyler.training.shape import Shape
+from tyler.training.planned import Shape
 
 # ----------------------------------------------------------------------------------------------- what is read
 
@@ -140,12 +140,8 @@ def test_the_command_makes_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(plan, "run", lambda *given: calls.append(given))
     assert main.main(["plan", "qwen3-4b", "--hardware", "H200", "--hardware", "96", "--decoding.slots", "2"]) == 0
-    ((config, devices, method),) = calls
-    assert (config.backbone.id, config.decoding.slots, devices) == (
-        "Qwen/Qwen3-4B",
-        2,
-        ("H200", "96"),
-    ) and method is None
+    ((config, *others),) = calls
+    assert (config.backbone.id, config.decoding.slots, *others) == ("Qwen/Qwen3-4B", 2, ("H200", "96"), None)
 
 
 def test_a_plan_shows_parts_and_what_fits_and_nothing_is_cut_on_eighty_columns(

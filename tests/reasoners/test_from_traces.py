@@ -183,10 +183,10 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout(kind: Kin
     losses = []
     for settings in ({"micro_batch_size": 1}, {}, {"micro_batch_tokens": "auto"}):
         trainer = kind.of(model, watched=3, **settings)
-        trainer.begin()
+        trainer.module.train()
         losses.append(trainer.development_loss())
         assert all(module.training for module in trainer.module.modules()), "and training goes on with it"
-    trainer.end()
+    trainer.module.eval()
     traces = kind.traces(model)[-3:]
     watched = [trainer.development[place] for place in range(3)]
     total = sum(float(trainer.batch_loss([example], 1).detach()) for example in watched)

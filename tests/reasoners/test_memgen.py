@@ -27,16 +27,15 @@ from interrupted import whole_and_resumed
 from processes import together
 from tyler.cli.main import main
 from tyler.config.files import load_config
-from tyler.config.loops import TracesConfig
+from tyler.config.loops import RewardConfig, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.engine.request import Request
-from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen import grpo, sft
-from tyler.reasoners.memgen.model import MemGen, Settings, num_insertions
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.reasoners.memgen.weaver import Consultation, decide
@@ -48,10 +47,8 @@ from tyler.training import verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
 from tyler.training.policy_losses import group_advantages
-from tyler.training.rewards import Rewards, Weighted, verifier
 from tyler.training.rollouts import Rollout
-from tyler.training.teacher_forcing import Example
-from tyler.training.traces import Trace
+from tyler.training.teacher_forcing import Trace
 from weights import moved, tensors_of
 
 SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
@@ -281,7 +278,7 @@ def test_the_text_so_far_decides_and_not_the_last_token() -> None:
 def test_training_puts_blocks_where_decoding_does(text: str, limit: int) -> None:
     model = replace(shared("qwen2"), settings=replace(SETTINGS, max_insertions=limit))
     prompt, targets = tiny.ids("Why?\n"), target_ids(tiny.tokenizer(), text)
-    found = training_insertions(tiny.tokenizer(), prompt, targets, limit)
+    found = training_insertions(tiny.tokenizer(), Trace("", prompt, targets), limit)
     assert {one.position: one.operator for one in found} == reference.training_blocks(model, prompt, targets)
     online = AtDelimiters(limit).start((), np.random.default_rng(0))
     calls = [online.due()]
@@ -312,12 +309,6 @@ def test_the_trigger_says_no_at_a_tie_and_samples_by_one_uniform_number() -> Non
 # ----------------------------------------------------------------------------------------- as a reasoner
 
 
-def test_another_router_is_refused() -> None:
-    model = shared("qwen3")
-    with pytest.raises(TypeError, match="AtDelimiters, not with Never"):
-        model.engine(slots=1).run([Request(tiny.ids("x"), Never())])
-
-
 # ------------------------------------------------------------------------------------------ checkpoints
 
 
@@ -339,7 +330,9 @@ def test_a_trained_model_reloads_bit_equal_and_is_not_the_untrained_one(trigger:
     assert (loaded.settings, loaded.prompt) == (model.settings, model.prompt)
     assert loaded.fingerprint() == model.fingerprint() != untrained.fingerprint()
     for sampling in (Sampling(), Sampling(1.0, seed=3)):
-        answers = [one.solve(list(PROMPTS), max_new_tokens=24, sampling=sampling) for one in (model, loaded, untrained)]
+        answers = [
+            MemGenReasoner("memgen", one, sampling, 24).solve(list(PROMPTS)) for one in (model, loaded, untrained)
+        ]
         for ours, again, other in zip(*answers, strict=True):
             assert ours.actions == again.actions and ours.logprobs == again.logprobs
             assert all(torch.equal(one, two) for one, two in zip(ours.latents, again.latents, strict=True))
@@ -362,7 +355,7 @@ SOLUTIONS = (
 )
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
 SMALL = TracesConfig(steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2)
-DECODING = DecodingConfig(slots=4)
+WHOLE = Config(decoding=DecodingConfig(slots=4), rewards=(RewardConfig(name="verifier"),))
 GRPO = MemGenGrpoConfig(
     steps=4, batch_size=2, learning_rate=0.02, group_size=3, max_new_tokens=10, checkpoint_every=2, temperature=0.9
 )
@@ -376,7 +369,6 @@ def traces_for(model: MemGen) -> list[Trace]:
             problem.id,
             tuple(prompt_ids(tokenizer, problem.prompt, model.prompt)),
             tuple(target_ids(tokenizer, problem.solution or "")),
-            (),
         )
         for problem in PROBLEMS
     ]
@@ -412,7 +404,7 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     model = build(family)
     traces = traces_for(model)
     count = sum(len(trace.target_ids) for trace in traces)
-    examples = [sft.example_of(model, trace) for trace in traces]
+    examples = [sft.with_blocks(model, trace) for trace in traces]
     loss = sft.WeaverTrainer(model, examples, SMALL).batch_loss(examples, count)
     loss.backward()
     parameters = model.weaver.trainable()
@@ -430,8 +422,8 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
 
 
-def examples_for(model: MemGen) -> list[Example]:
-    return [sft.example_of(model, trace) for trace in traces_for(model)]
+def examples_for(model: MemGen) -> list[Trace]:
+    return [sft.with_blocks(model, trace) for trace in traces_for(model)]
 
 
 # ------------------------------------------------------------------------------------------------- GRPO
@@ -558,7 +550,7 @@ def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(
 
 def trainer_of(kind: str, model: MemGen, config: Any, development: Sequence[Problem] = ()) -> grpo.MemGenTrainer:
     trainer = grpo.TriggerGrpo if kind == "trigger" else grpo.WeaverGrpo
-    return trainer(model, PROBLEMS, config, DECODING, Rewards((Weighted("verifier", 1.0, verifier),)), development)
+    return trainer(model, PROBLEMS, WHOLE, config, development)
 
 
 def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
@@ -591,7 +583,7 @@ def test_greedy_answers_to_development_problems_are_the_models_own(kind: str, mo
     model, config = build("qwen2", trigger=kind == "trigger"), TRIGGER if kind == "trigger" else GRPO
     before = everything_of(model)
     found = trainer_of(kind, model, config, PROBLEMS[1:]).evaluate()
-    answers = model.solve(PROBLEMS[1:], max_new_tokens=config.max_new_tokens)
+    answers = MemGenReasoner("memgen", model, max_new_tokens=config.max_new_tokens).solve(PROBLEMS[1:])
     right = [verdict is not None and verdict.correct for verdict in verdicts.Verifier()(PROBLEMS[1:], answers)]
     assert found["greedy/accuracy"] == sum(right) / len(right)
     assert found["greedy/insertions"] == sum(map(num_insertions, answers)) / len(answers)

@@ -125,7 +125,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
     asked = EvaluationRequest(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=6))
     (report,) = command.run(str(place / "memgen"), asked, output=place / "memgen-out")
-    expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
+    expected = found.reasoner.solve([one.prompt for one in report.records])
     assert [one.text for one in report.records] == [answer.text for answer in expected]
     assert all(one.latents >= model.settings.prompt_latents for one in report.records)
     with pytest.raises(ValueError, match="is a memgen checkpoint; omit --method"):

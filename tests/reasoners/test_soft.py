@@ -20,7 +20,6 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.tasks.problem import Problem
-from tyler.training.replay import contexts_of
 
 PROMPTS = ("Find 2y:", tiny.MEDIUM, tiny.LONG, tiny.ODD)
 """Texts whose tokens differ: over one repeated token all entropies are equal, and nothing decides between them."""
@@ -190,13 +189,6 @@ def test_log_probabilities_are_of_the_recorded_tokens() -> None:
         logits = model.backbone.model(input_ids=torch.tensor([list(request.prompt_ids)])).logits[0, -1]
         first = (logits / sampling.scale).log_softmax(dim=-1)[found.actions[0]]
         assert found.logprobs[0] == pytest.approx(float(first), abs=1e-5)
-
-
-def test_an_answer_with_soft_steps_is_not_replayed() -> None:
-    model = soft.model("qwen2")
-    (one, *_) = decoded("qwen2", "soft-thinking", "defaults", True, slots=4)
-    with pytest.raises(ValueError, match="soft positions cannot be replayed"):
-        contexts_of(model.backbone, [one])
 
 
 def test_a_stop_string_ends_a_thought() -> None:

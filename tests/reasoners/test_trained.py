@@ -28,7 +28,8 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import verdicts
 from tyler.training.stage2 import Stage2Trainer
-from tyler.training.traces import Trace, tokenize
+from tyler.training.teacher_forcing import Trace
+from tyler.training.traces import tokenize
 from weights import everything_of, moved
 
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]

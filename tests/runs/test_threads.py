@@ -1,8 +1,7 @@
-"""Threads fit the cores that are free; a run goes on with those it was started with; a crowded machine is named."""
+"""Threads fit the cores that are free; a run goes on with those it was started with."""
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -83,19 +82,3 @@ def test_a_resumed_run_has_the_threads_of_its_first_start_unless_the_user_chose(
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
-
-
-@linux
-@pytest.mark.parametrize("busy, hints", [(1.0, 1), (0.0, 0)])
-def test_a_crowded_machine_is_named_once(
-    busy: float, hints: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(CoreUse, "busy_until", lambda self, later: busy)
-    looks = iter([False, False, False, True])
-    with caplog.at_level(logging.WARNING):
-        threads._watch(SimpleNamespace(wait=lambda _: next(looks)))  # type: ignore[arg-type]
-    assert len(caplog.records) == hints
-    assert not hints or "other programs use 1.0 of 2 cores, and 2 threads share the rest" in caplog.text
-    assert not hints or "start with OMP_NUM_THREADS=1" in caplog.text

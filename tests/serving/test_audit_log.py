@@ -14,14 +14,11 @@ from tests import tiny
 from tests.processes import FRESH
 from tests.serving.served import NAME, serving
 
-from tyler.cli import serve
 from tyler.engine.shared_engine import SharedEngine
-from tyler.evaluation.options import Loading
 from tyler.model import Tyler
-from tyler.serving.audit_log import AuditLog
+from tyler.serving.audit_log import AuditLog, check_writable
 from tyler.serving.metrics import Metrics
 from tyler.serving.service import settings_of
-from tyler.serving.settings import ServerSettings
 
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": tiny.ODD}], "max_tokens": 12, "user": "someone"}
 
@@ -177,7 +174,7 @@ def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) ->
 
 
 def test_what_tyler_serve_tries_to_write_is_private_from_the_start(tmp_path: Path) -> None:
-    serve.completed(ServerSettings(log=tmp_path / "logs" / "audit.jsonl"), "model", Loading())
+    check_writable(tmp_path / "logs" / "audit.jsonl")
     (path,) = (tmp_path / "logs").iterdir()
     assert path.name == "audit.jsonl" and path.stat().st_mode & 0o077 == 0
 

@@ -20,7 +20,7 @@ from tyler.model import Tyler
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra cluster)")
 from ray import serve  # noqa: E402
 
-from tyler.serving.cluster import Arguments, app  # noqa: E402
+from tyler.serving.cluster import app  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 CHAT = {"model": "mini-tyler", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 20}
@@ -37,7 +37,7 @@ def client(log: Path, unused_port: int) -> Iterator[httpx2.Client]:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": unused_port})
-        serve.run(app(Arguments(model="mini-tyler", log=str(log), **LIMITS)))
+        serve.run(app({"model": "mini-tyler", "log": str(log), **LIMITS}))
         with httpx2.Client(base_url=f"http://127.0.0.1:{unused_port}", timeout=300) as client:
             yield client
     finally:
@@ -93,4 +93,4 @@ def test_a_replica_that_dies_is_started_again(client: httpx2.Client) -> None:
 @pytest.mark.parametrize("wrong", [{"replica": 3}, {"slots": 0}, {"memory": "much"}])
 def test_a_setting_that_does_not_exist_or_is_invalid_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        app(Arguments(model="mini", **wrong))
+        app({"model": "mini", **wrong})

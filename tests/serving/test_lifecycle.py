@@ -65,16 +65,15 @@ def start(served: Served, body: dict) -> tuple[httpx2.Client, httpx2.Response]:
 
 
 def test_a_client_that_goes_frees_its_row_streaming_or_not(slow: None, endless: dict, model: Tyler) -> None:
-    body = endless
     with serving(model, max_new_tokens=200) as served:
         engine = model.shared_engine
-        client, answer = start(served, body | {"stream": True})
+        client, answer = start(served, endless | {"stream": True})
         assert served.service.dispatcher.open == 1
         answer.close()
         client.close()
         served.wait_until_idle()
         with httpx2.Client(base_url=served.url, timeout=0.4) as hasty, pytest.raises(httpx2.ReadTimeout):
-            hasty.post("/v1/chat/completions", json=body | {"n": 2})
+            hasty.post("/v1/chat/completions", json=endless | {"n": 2})
         served.wait_until_idle()
         assert engine.load().running == 0 and served.metric("request_aborted_total") == 3
         assert served.post("/v1/chat/completions", SHORT).status_code == 200
@@ -86,7 +85,8 @@ def test_a_quiet_stream_is_kept_alive_by_comments_that_clients_skip(
     step = Engine.step
     monkeypatch.setattr(Engine, "step", lambda self: time.sleep(0.2) or step(self))
     body = endless | {"max_tokens": 3, "stream": True}
-    with serving(model, ping_seconds=0.05) as served:
+    monkeypatch.setattr("tyler.serving.generation.PING_SECONDS", 0.05)
+    with serving(model) as served:
         lines = served.post("/v1/chat/completions", body).text.split("\n\n")
         assert lines.count(": ping") >= 3 and lines[-2] == "data: [DONE]"
         extra = {"extra_body": {"tyler": body.pop("tyler")}}
@@ -145,9 +145,8 @@ def test_what_nobody_waits_for_ends_before_its_next_pass(model: Tyler) -> None:
 
 
 def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: Tyler) -> None:
-    body = endless
     with serving(model, max_new_tokens=200, slots=1, max_queue=1) as served:
-        streams = [start(served, body | {"stream": True}) for _ in range(1)]
+        client, answer = start(served, endless | {"stream": True})
         waiting = threading.Thread(target=served.post, args=("/v1/chat/completions", SHORT))
         waiting.start()
         while served.service.dispatcher.open < 2:
@@ -156,9 +155,8 @@ def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: T
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
         assert refused.json()["error"]["type"] == "rate_limit_error"
         assert served.metric("num_requests_running") == served.metric("num_requests_waiting") == 1
-        for client, answer in streams:
-            answer.close()
-            client.close()
+        answer.close()
+        client.close()
         waiting.join(timeout=300)
         assert not waiting.is_alive()
         assert served.post("/v1/chat/completions", SHORT).status_code == 200
@@ -197,12 +195,11 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
     endless: dict, model: Tyler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = endless
     broken = breaking(monkeypatch)
     with serving(model, max_new_tokens=200) as served:
-        client, answer = start(served, body | {"stream": True})
+        client, answer = start(served, endless | {"stream": True})
         answers: list[httpx2.Response] = []
-        asking = threading.Thread(target=lambda: answers.append(served.post("/v1/chat/completions", body)))
+        asking = threading.Thread(target=lambda: answers.append(served.post("/v1/chat/completions", endless)))
         asking.start()
         while served.service.dispatcher.open < 2:
             time.sleep(0.005)

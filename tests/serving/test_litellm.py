@@ -15,6 +15,7 @@ from tyler.model import Tyler
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # its prices come from the network otherwise
 litellm = pytest.importorskip("litellm", reason="litellm is not installed (extra clients)")
+litellm.telemetry = False
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,12 +26,6 @@ def loop() -> Iterator[None]:
     yield
     asyncio.set_event_loop(None)
     loop.close()
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(litellm, "telemetry", False)
-    yield
 
 
 def asked(served: Served, **changes: Any) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx2
@@ -140,13 +138,11 @@ def test_settings_come_from_a_file_and_flags_go_before_it(tmp_path: Path) -> Non
     found = with_config(["--config", str(file), "--slots", "8"])
     assert found == ["mini-tyler", "--slots", "4", "--log-text", "--alias", "a", "--alias", "b", "--slots", "8"]
     assert with_config(["mini", "--config", str(file)])[0] == "mini"
+    file.write_text("slots: 4")
+    assert with_config(["--port", "1", "mini", "--config", str(file)]) == ["--slots", "4", "--port", "1", "mini"]
     file.write_text("slots")
     with pytest.raises(ValueError, match="must map names of flags"):
         with_config(["--config", str(file)])
-    wrong = subprocess.run(
-        [sys.executable, "-m", "tyler", "serve", "mini", "--dtype", "int3"], capture_output=True, text=True, timeout=300
-    )
-    assert wrong.returncode == 2 and "int3" in wrong.stderr
 
 
 def test_traces_have_a_span_for_each_request_answer_and_call(model: Tyler) -> None:

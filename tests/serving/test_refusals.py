@@ -135,15 +135,13 @@ def test_a_completion_that_does_not_say_is_no_longer_than_the_server_allows(mode
         assert found["usage"]["completion_tokens"] <= 4
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_refused_at_the_start(port: int) -> None:
-    with pytest.raises(ValueError, match="port"):
-        ServerSettings(port=port)
-
-
-def test_a_key_that_no_header_can_carry_is_refused_at_the_start() -> None:
-    with pytest.raises(ValueError, match="not ASCII"):
-        ServerSettings(api_keys={"a": "schlüssel"})
+@pytest.mark.parametrize(
+    "wrong, words",
+    [({"port": -1}, "port"), ({"port": 65536}, "port"), ({"api_keys": {"a": "schlüssel"}}, "not ASCII")],
+)
+def test_settings_that_no_server_can_have_are_refused_at_the_start(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ServerSettings(**wrong)
 
 
 def test_values_that_ask_for_nothing_are_taken_since_clients_send_them(served: Served) -> None:
@@ -169,7 +167,10 @@ def test_a_prompt_that_is_too_long_says_how_long_it_may_be(served: Served) -> No
         served.openai.completions.create(model=NAME, prompt=long)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"model": "tiny",}', "[1, 2]", '"x"', "[" * 100_000, b"\xff\xfe"])
+NO_JSON = (b"\xff\xfe", "", "{", '{"model": NaN}', '{"model": "\\ud800"}', '{"a": 1e999}', '{"a": ' + "9" * 5000 + "}")
+
+
+@pytest.mark.parametrize("text", [*NO_JSON, '{"model": "tiny",}', "[1, 2]", "[]", '"x"', "[" * 100_000])
 def test_a_body_that_is_no_request_is_refused(text: str | bytes, served: Served) -> None:
     with httpx2.Client(base_url=served.url) as client:
         headers = {"content-type": "application/json"}
@@ -181,8 +182,10 @@ def test_a_body_that_is_no_request_is_refused(text: str | bytes, served: Served)
 # ------------------------------------------------------------------------------------------------ who, how much
 
 
-def test_who_never_finishes_a_request_is_not_waited_for(model: Tyler) -> None:
-    with serving(model, body_seconds=0.3, idle_seconds=0.6) as hasty:
+def test_who_never_finishes_a_request_is_not_waited_for(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tyler.serving.guard.BODY_SECONDS", 0.3)
+    monkeypatch.setattr("tyler.serving.server.IDLE_SECONDS", 0.6)
+    with serving(model) as hasty:
         head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         answer = said_to(hasty, f"{head}Content-Length: 100\r\n\r\n{{")
         assert b"408" in answer.splitlines()[0] and b"within 0.3 seconds" in answer

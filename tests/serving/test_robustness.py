@@ -15,6 +15,7 @@ import pytest
 from tests.serving.served import NAME, Served, connected, said_to, serving
 
 from tyler.model import Tyler
+from tyler.serving import guard, server
 
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -50,9 +51,10 @@ def dripped(connection: socket.socket, text: str, seconds: float) -> bool:
     return False
 
 
-def test_headers_that_drip_are_cut_off_on_the_first_request_and_on_a_later_one(model: Tyler) -> None:
+def test_headers_that_drip_are_cut_off_on_the_first_request_and_on_a_later_one(model: Tyler, monkeypatch) -> None:
     body = json.dumps(TEXT)
-    with serving(model, idle_seconds=0.5) as served:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.5)
+    with serving(model) as served:
         with connected(served) as first:
             assert dripped(first, HEAD, 60)
         with connected(served) as later:
@@ -62,8 +64,9 @@ def test_headers_that_drip_are_cut_off_on_the_first_request_and_on_a_later_one(m
         assert served.post("/v1/completions", TEXT).status_code == 200
 
 
-def test_a_connection_that_is_used_in_time_stays_open(model: Tyler) -> None:
-    with serving(model, idle_seconds=1.5) as served, httpx2.Client(base_url=served.url) as client:
+def test_a_connection_that_is_used_in_time_stays_open(model: Tyler, monkeypatch) -> None:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 1.5)
+    with serving(model) as served, httpx2.Client(base_url=served.url) as client:
         for _ in range(4):
             assert client.post("/v1/completions", json=TEXT).status_code == 200
             time.sleep(0.5)
@@ -82,8 +85,9 @@ def many_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_thousand_idle_connections_hold_nobody_up_and_are_closed(model: Tyler) -> None:
-    with many_files(4096), serving(model, idle_seconds=2.0) as served, ExitStack() as stack:
+def test_a_thousand_idle_connections_hold_nobody_up_and_are_closed(model: Tyler, monkeypatch) -> None:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 2.0)
+    with many_files(4096), serving(model) as served, ExitStack() as stack:
         idle = [stack.enter_context(connected(served)) for _ in range(1000)]
         assert served.post("/v1/completions", TEXT).status_code == 200
         until = time.monotonic() + 60
@@ -157,8 +161,9 @@ def test_a_request_in_one_piece_with_those_behind_it_is_no_long_header(served: S
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux cuts such connections off")
-def test_a_connection_whose_rest_nobody_reads_is_cut_off(model: Tyler) -> None:
-    with serving(model, read_seconds=0.5) as served, socket.socket() as connection:
+def test_a_connection_whose_rest_nobody_reads_is_cut_off(model: Tyler, monkeypatch) -> None:
+    monkeypatch.setattr(server, "READ_SECONDS", 0.5)
+    with serving(model) as served, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = served.url.removeprefix("http://").split(":")
         connection.connect((host, int(port)))
@@ -201,10 +206,11 @@ def test_a_body_of_a_hundred_megabytes_is_refused_and_takes_no_memory(served: Se
     assert served.post("/v1/completions", TEXT).status_code == 200
 
 
-def test_many_large_bodies_that_come_at_once_are_not_all_kept(model: Tyler) -> None:
+def test_many_large_bodies_that_come_at_once_are_not_all_kept(model: Tyler, monkeypatch) -> None:
     largest = 10_000
+    monkeypatch.setattr(guard, "BODY_SECONDS", 1.0)
     head = f"{HEAD}Content-Length: {largest}\r\n\r\n"
-    with serving(model, max_body=largest, body_seconds=1.0) as served, ExitStack() as stack:
+    with serving(model, max_body=largest) as served, ExitStack() as stack:
         many = [stack.enter_context(connected(served)) for _ in range(20)]
         for connection in many:
             connection.sendall(head.encode() + b" " * (largest - 1))

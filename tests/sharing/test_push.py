@@ -29,7 +29,6 @@ from tyler.modeling.policy import Policy
 from tyler.runs.run import Run
 from tyler.sharing import push
 from tyler.sharing.card import evaluations_of, saved_fingerprint
-from tyler.sharing.push import PushError
 from tyler.tasks import Outcome
 
 REPO = "someone/tiny-tyler"
@@ -253,9 +252,9 @@ def test_a_backbone_of_this_machine_needs_its_public_name(published: Hub, tmp_pa
     backbone = Backbone.load(str(tmp_path / "backbone"))
     model = replace(trained(), backbone=backbone)
     model.save_pretrained(tmp_path / "local")
-    with pytest.raises(PushError, match="--backbone USER/NAME"):
+    with pytest.raises(ValueError, match="--backbone USER/NAME"):
         push.run(str(tmp_path / "local"), REPO)
-    with pytest.raises(PushError, match="is not a model on the Hub"):
+    with pytest.raises(ValueError, match="is not a model on the Hub"):
         push.run(str(tmp_path / "local"), REPO, backbone=str(tmp_path / "backbone"))
     with pytest.raises(CheckpointError, match="fingerprint"):
         push.run(str(tmp_path / "local"), REPO, backbone="mini")
@@ -271,7 +270,7 @@ def test_a_text_that_names_a_place_of_this_machine_stops_the_push(published: Hub
     wording = replace(model.prompt, instruction=f"Look into {Path.home()}/notes first.")
     model = replace(model, prompt=wording, backbone=replace(model.backbone, id="base/model"))
     model.save_pretrained(run.parent / "telling")
-    with pytest.raises(PushError, match="would tell others of"):
+    with pytest.raises(ValueError, match="would tell others of"):
         push.run(str(run.parent / "telling"), REPO)
     assert REPO not in published.repos
 
@@ -280,20 +279,20 @@ def test_private_is_private_or_nothing(published: Hub, run: Path, monkeypatch: p
     push.run(str(run), REPO, private=True)
     assert published.repos[REPO].private
     published.repos["someone/public"] = Repo(private=False)
-    with pytest.raises(PushError, match="is public"):
+    with pytest.raises(ValueError, match="is public"):
         push.run(str(run), "someone/public", private=True)
     assert published.repos["someone/public"].files() == {}
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
-    with pytest.raises(PushError, match="hf auth login"):
+    with pytest.raises(ValueError, match="hf auth login"):
         push.run(str(run), "someone/other")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PushError, match="HF_HUB_OFFLINE"):
+    with pytest.raises(ValueError, match="HF_HUB_OFFLINE"):
         push.run(str(run), REPO)
 
 
 @pytest.mark.parametrize("repo", ["someone", "a/b/c", "some one/x", "../x"])
 def test_a_name_that_no_repository_has_is_refused(repo: str) -> None:
-    with pytest.raises(PushError, match="USER/NAME"):
+    with pytest.raises(ValueError, match="USER/NAME"):
         push.run("mini-tyler", repo)
-    with pytest.raises(PushError, match=r"holds no Tyler checkpoint"):
+    with pytest.raises(ValueError, match=r"holds no Tyler checkpoint"):
         push.run("mini", "someone/x")

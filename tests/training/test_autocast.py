@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tyler.config.loops import Stage1Config
 from tyler.training import stage1
-from tyler.training.teacher_forcing import Example
+from tyler.training.teacher_forcing import Trace
 
 
-def accumulated(model: Any, examples: Sequence[Example], recompute: bool, autocast: bool) -> float:
+def accumulated(model: Any, examples: Sequence[Trace], recompute: bool, autocast: bool) -> float:
     """The loss of a batch, whose gradient is then in the parameters."""
     settings = Stage1Config(gradient_checkpointing=recompute, autocast=autocast, micro_batch_size=2)
     return stage1.Stage1Trainer(model, (), settings).accumulate(examples)

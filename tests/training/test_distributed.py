@@ -313,15 +313,18 @@ def learn_sharded(path: Path, kept: dict[Any, Trajectory], recompute: bool) -> l
         shards = distributed.world() > 1
         model = test_stage2.fresh()
         config = test_stage2.with_settings(IN_STEP, shard_layers=shards, gradient_checkpointing=recompute)
-        parts, recording = stage2.parts_of(model, config), Recording(model.shared_engine, config.decoding)
-        recording.kept = kept
         if shards:
             shard(model, CPU, {"stage2.batch_size": config.stage2.batch_size})
         watched: Any = SimpleNamespace(backbone=model.backbone, adapted=[model.policy, model.synthesizer])
         watch = WeightWatch(watched)
-        parts = replace(parts, rollouts=Recorded(kept) if shards else recording)
+        trainer, recording = (
+            stage2.Stage2Trainer(model, SOME, SOME[:3], config),
+            Recording(model.shared_engine, config.decoding),
+        )
+        recording.kept = kept
+        trainer.rollouts = Recorded(kept) if shards else recording
         with opened_run(config, path) as run:
-            stage2.Stage2Trainer(model, SOME, SOME[:3], config, parts).train(run)
+            trainer.train(run)
         assert watch.changed and not watch.theta_changed, "an engine takes eta and psi, and need not start again"
         assert of_policy(model.policy).adapter and of_synthesizer(model.synthesizer, model.operators).adapter
         views = (model.backbone.decoder, model.synthesizer.decoder, model.policy.decoder)

@@ -20,13 +20,13 @@ from tyler.modeling.lora import LoraSettings
 from tyler.training.packing import read_packed
 from tyler.training.replay import replay_logprobs
 from tyler.training.stage1 import Stage1Trainer
-from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.teacher_forcing import Insertion, Trace
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
 
 
-def example(prompt: str, target: str, *insertions: tuple[int, str]) -> Example:
-    return Example(tiny.ids(prompt), tiny.ids(target), tuple(Insertion(*pair) for pair in insertions))
+def example(prompt: str, target: str, *insertions: tuple[int, str]) -> Trace:
+    return Trace("", tiny.ids(prompt), tiny.ids(target), insertions=tuple(Insertion(*pair) for pair in insertions))
 
 
 EXAMPLES = [
@@ -60,7 +60,7 @@ def kept_bytes(compute: Callable[[], Tensor]) -> int:
     return allocations.alive()
 
 
-def batch_loss(model: Tyler, examples: list[Example], num_targets: int, gradient_checkpointing: bool) -> Tensor:
+def batch_loss(model: Tyler, examples: list[Trace], num_targets: int, gradient_checkpointing: bool) -> Tensor:
     config = Stage1Config(gradient_checkpointing=gradient_checkpointing)
     return Stage1Trainer(model, (), config).batch_loss(examples, num_targets)
 

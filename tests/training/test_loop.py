@@ -127,9 +127,9 @@ def test_a_saved_state_goes_on_bit_by_bit_weights_moments_and_random_numbers(tmp
 def test_a_state_of_other_tensors_is_refused_and_none_is_stretched_over_the_weights(tmp_path: Path) -> None:
     parameters, optimization = make(seed=0)
     save_state(tmp_path, [parameters[0][:1], parameters[1]], optimization, steps_done=0)
-    with pytest.raises(ValueError, match="holds 2 trained tensors, this run trains 3: the config has changed"):
+    with pytest.raises(ValueError, match="holds 2 trained tensors of other shapes than the 3 of this run"):
         load_state(tmp_path, [*parameters, torch.zeros(1)], optimization)
-    with pytest.raises(ValueError, match=r"trained tensor 0 in .* is \[1, 3\], this run's is \[4, 3\]"):
+    with pytest.raises(ValueError, match="holds 2 trained tensors of other shapes than the 2 of this run"):
         load_state(tmp_path, parameters, optimization)
 
 

@@ -19,8 +19,7 @@ from tyler.modeling.random_init import architecture
 from tyler.planning.memory import kept_by_decoder
 from tyler.training import micro_batches
 from tyler.training.micro_batches import CPU_POSITIONS, LEAST_POSITIONS, MicroBatches, bytes_per_position
-from tyler.training.planned import Read
-from tyler.training.shape import Shape
+from tyler.training.planned import Read, Shape
 
 CONFIG = OptimizationConfig(epochs=1.0)
 

@@ -91,12 +91,6 @@ def test_the_stored_latents_are_what_is_replayed() -> None:
     assert largest_gap(model, trajectories) > 100 * TOLERANCE
 
 
-def test_trajectories_of_different_temperatures_are_not_replayed_together() -> None:
-    model = tiny.tyler("qwen3")
-    with pytest.raises(ValueError, match=r"temperatures \[0\.\d+, 1\.0\]; replay one at a time"):
-        replay(model, [*sample(model, 1.0)[:1], *sample(model, 0.5)[:1]])
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_in_half_precision_too_the_replay_is_what_was_sampled(dtype: str) -> None:
     """Only what products of other shapes round apart may differ: no adapter is lost, and no logit is rounded."""

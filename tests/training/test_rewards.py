@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ def test_only_successes_pay_and_only_for_invocations_over_the_budget():
     num_invocations = torch.tensor([3, 5, 9, 9, 0])
     assert budget_penalty(success, num_invocations, budget=5).tolist() == [0, 0, 4, 0, 0]
     assert budget_penalty(success, num_invocations, budget=0).tolist() == [3, 5, 9, 0, 0]
-    with pytest.raises(ValueError, match="got -1"):
-        budget_penalty(torch.tensor([True]), torch.tensor([1]), budget=-1)
 
 
 # ------------------------------------------------------------------------------------------- rewards of a config
@@ -52,7 +51,7 @@ def scored(settings: list[dict[str, Any]], seconds: float = 20.0) -> Scores:
     """What two answers earn, a right one and a wrong one of seven calls each."""
     rewards = tuple(RewardConfig(**one) for one in settings)
     grpo = GrpoConfig(reward_seconds=seconds)
-    with Rewards.of(grpo, rewards, grpo, 8, operators=True) as found:
+    with closing(Rewards.of(grpo, rewards, grpo, 8, operators=True)) as found:
         return found(PROBLEMS, ANSWERS)
 
 

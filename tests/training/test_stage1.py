@@ -31,7 +31,8 @@ from tyler.training import stage1
 from tyler.training.command import development_problems, origin_of
 from tyler.training.optimizer import state_bytes
 from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions
-from tyler.training.traces import Trace, load_development, load_traces, tokenize, warn_of_idle
+from tyler.training.teacher_forcing import Trace
+from tyler.training.traces import load_development, load_traces, tokenize, warn_of_idle
 
 SOLUTIONS = (
     "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",

@@ -10,14 +10,14 @@ from torch import Tensor
 
 import tiny
 from tyler.model import Tyler
-from tyler.training.teacher_forcing import Example, Insertion, first_latent, synthesize, target_logprobs
+from tyler.training.teacher_forcing import Insertion, Trace, first_latent, synthesize, target_logprobs
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
 
 
-def example(prompt: str, target: str, *insertions: tuple[int, str]) -> Example:
+def example(prompt: str, target: str, *insertions: tuple[int, str]) -> Trace:
     target_ids = [*tiny.ids(target), tiny.tokenizer().eos_token_id]
-    return Example(tiny.ids(prompt), target_ids, tuple(Insertion(*pair) for pair in insertions))
+    return Trace("", tiny.ids(prompt), target_ids, insertions=tuple(Insertion(*pair) for pair in insertions))
 
 
 SEVERAL = example(tiny.MEDIUM, ANSWER, (0, "global"), (3, "procedure"), (6, "state"), (9, "state"))
@@ -45,7 +45,7 @@ def full_synthesis(model: Tyler, operator: str, x: Tensor) -> Tensor:
     return out.hidden_states[-1][0, len(x) :] @ head.proj.weight.T + head.proj.bias
 
 
-def full_context(model: Tyler, one: Example) -> tuple[Tensor, list[int]]:
+def full_context(model: Tyler, one: Trace) -> tuple[Tensor, list[int]]:
     """The latent-augmented sequence with all its targets, and where each target's own embedding stands."""
     x, places = embed(model, one.prompt_ids), []
     for place, token in enumerate(one.target_ids):
@@ -57,14 +57,14 @@ def full_context(model: Tyler, one: Example) -> tuple[Tensor, list[int]]:
     return x, places
 
 
-def full_logprobs(model: Tyler, one: Example) -> Tensor:
+def full_logprobs(model: Tyler, one: Trace) -> Tensor:
     """log p(y_t | everything before y_t), from one pass of the backbone over the whole sequence."""
     x, places = full_context(model, one)
     logprobs = model.backbone.model(inputs_embeds=x[None], use_cache=False).logits[0].log_softmax(-1)
     return torch.stack([logprobs[place - 1, token] for place, token in zip(places, one.target_ids, strict=True)])
 
 
-def logprobs_of(model: Tyler, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+def logprobs_of(model: Tyler, examples: Sequence[Trace]) -> tuple[Tensor, Tensor]:
     latents = synthesize(model.backbone, model.synthesizer.decoder, model.heads, examples)
     return target_logprobs(model.backbone, examples, latents)
 
@@ -78,7 +78,7 @@ def gradients(model: Tyler, loss: Tensor) -> dict[str, Tensor]:
     }
 
 
-def weights_for(examples: Sequence[Example]) -> list[Tensor]:
+def weights_for(examples: Sequence[Trace]) -> list[Tensor]:
     """Another weight for every target, so that no error hides in a sum."""
     draw = torch.Generator().manual_seed(3)
     return [torch.rand(len(one.target_ids), generator=draw) + 0.5 for one in examples]

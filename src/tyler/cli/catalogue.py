@@ -29,7 +29,10 @@ def runs(
         folder: Where to look.
         json_: A JSON object a line instead of a table.
     """
+    from rich.console import Console
+
     from tyler.evaluation.folders import runs_below
+    from tyler.evaluation.reports import for_terminal
 
     if not folder.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}; give one that holds runs")
@@ -41,7 +44,12 @@ def runs(
     if not lines:
         print(f"no runs below {folder}; `tyler quickstart` or `tyler train stage1 mini` makes one")
         return
-    _show(folder, lines)
+    rows = [("what", "status", "step", "best", "changed", f"in {folder}")]
+    for line in lines:
+        step = f"{line['step']}" if line["of"] is None else f"{line['step']}/{line['of']}"
+        where = str(Path(line["where"]).relative_to(folder))
+        rows.append((line["what"], line["status"], step, line["best"] or "–", line["changed"][5:], where))
+    Console(width=WIDEST).print(for_terminal(rows, words=len(rows[0])))
 
 
 def row(run: AnyRun) -> dict[str, Any]:
@@ -54,34 +62,16 @@ def row(run: AnyRun) -> dict[str, Any]:
     else:
         accuracy = run.accuracy
         best_value = None if accuracy is None else f"accuracy {100 * accuracy:.1f}%"
+    newest = max(file.stat().st_mtime for file in run.path.iterdir() if file.is_file())
     return {
         "what": run.what,
         "status": run.status,
         "step": run.step,
         "of": run.total,
         "best": best_value,
-        "changed": _changed(run.path),
+        "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(newest)),
         "where": str(run.path),
     }
-
-
-def _changed(path: Path) -> str:
-    """When the newest file of a run was written, in local time."""
-    newest = max((file.stat().st_mtime for file in path.iterdir() if file.is_file()), default=path.stat().st_mtime)
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
-
-
-def _show(folder: Path, lines: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-
-    from tyler.evaluation.reports import for_terminal
-
-    rows = [("what", "status", "step", "best", "changed", f"in {folder}")]
-    for line in lines:
-        step = f"{line['step']}" if line["of"] is None else f"{line['step']}/{line['of']}"
-        where = str(Path(line["where"]).relative_to(folder))
-        rows.append((line["what"], line["status"], step, line["best"] or "–", line["changed"][5:], where))
-    Console(width=WIDEST).print(for_terminal(rows, words=len(rows[0])))
 
 
 def report(

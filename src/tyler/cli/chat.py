@@ -53,14 +53,6 @@ class Conversation:
         self._servable, self.settings, self._memory = servable, settings, memory
         self.turns: list[Message] = []
         self._system: list[Message] = []
-        self._commands: dict[str, Callable[[str], str]] = {
-            "budget": self._set_budget,
-            "router": self._set_router,
-            "temperature": self._set_temperature,
-            "system": self._set_system,
-            "new": self._forget,
-            "help": lambda rest: HELP,
-        }
 
     def take(self, line: str) -> str:
         """Answer a line, or carry out the command that it is; returns what to print.
@@ -70,10 +62,30 @@ class Conversation:
         if not line.startswith("/"):
             return self._answer(line) if line.strip() else ""
         name, _, rest = line[1:].partition(" ")
-        if name not in self._commands:
-            known = ", ".join(f"/{command}" for command in self._commands)
-            raise ValueError(f"there is no /{name}; there are {known}, /quit")
-        return self._commands[name](rest.strip())
+        rest = rest.strip()
+        match name:
+            case "budget":
+                if rest and not rest.isdecimal():
+                    raise ValueError(f"/budget {rest}: it is a whole number, 0 or more")
+                self.settings = replace(self.settings, budget=int(rest) if rest else None)
+            case "router":
+                self.settings = replace(self.settings, router=router_of(rest or None))
+            case "temperature":
+                try:
+                    sampling = replace(self.settings.sampling, temperature=float(rest))
+                except ValueError as error:
+                    raise ValueError(f"/temperature {rest}: it is a number, 0 or more") from error
+                self.settings = replace(self.settings, sampling=sampling)
+            case "system":
+                self._system = [{"role": "system", "content": rest}] if rest else []
+            case "new":
+                self.turns = []
+                return "a new conversation"
+            case "help":
+                return HELP
+            case _:
+                raise ValueError(f"there is no /{name}; /help lists the commands")
+        return f"{name}: {rest or 'as started'}"
 
     def _answer(self, question: str) -> str:
         """Ask, and remember both sides. An answer that was interrupted is forgotten with its question."""
@@ -89,32 +101,6 @@ class Conversation:
                 return "\ninterrupted"
         self.turns = [*turns, {"role": "assistant", "content": trajectory.text}]
         return ""
-
-    def _set_budget(self, rest: str) -> str:
-        if rest and not rest.isdecimal():
-            raise ValueError(f"/budget {rest}: it is a whole number, 0 or more")
-        self.settings = replace(self.settings, budget=int(rest) if rest else None)
-        return f"budget: {rest or 'as started'}"
-
-    def _set_router(self, rest: str) -> str:
-        self.settings = replace(self.settings, router=router_of(rest or None))
-        return f"router: {rest or 'as started'}"
-
-    def _set_temperature(self, rest: str) -> str:
-        try:
-            sampling = replace(self.settings.sampling, temperature=float(rest))
-        except ValueError as error:
-            raise ValueError(f"/temperature {rest}: it is a number, 0 or more") from error
-        self.settings = replace(self.settings, sampling=sampling)
-        return f"temperature: {sampling.temperature:g}"
-
-    def _set_system(self, rest: str) -> str:
-        self._system = [{"role": "system", "content": rest}] if rest else []
-        return "system message set" if rest else "system message cleared"
-
-    def _forget(self, rest: str) -> str:
-        self.turns = []
-        return "a new conversation"
 
 
 def run(conversation: Conversation, read: Callable[[], str]) -> None:

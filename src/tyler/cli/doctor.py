@@ -5,9 +5,8 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -29,8 +28,7 @@ EXAMPLE_POSITIONS = 2048
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the table: what was looked at, what there is, what it limits, and whether it suffices."""
 
     subject: str
@@ -92,9 +90,7 @@ def of_model(backbone: Backbone) -> list[Finding]:
 
 def _show(title: str, findings: Sequence[Finding]) -> None:
     """What was found is shown as it is: an error may have brackets."""
-    table = Table(title=Text(title))
-    for heading in ("", "found", "what it limits"):
-        table.add_column(heading)
+    table = Table("", "found", "what it limits", title=Text(title))
     for finding in findings:
         table.add_row(finding.subject, Text(finding.value, style="" if finding.ok else "yellow"), finding.limits)
     Console().print(table)
@@ -102,71 +98,58 @@ def _show(title: str, findings: Sequence[Finding]) -> None:
 
 def inspect() -> list[Finding]:
     """Everything the table says; waits some seconds for the Hub."""
-    facts = environment()
-    return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _sandbox(), _fetched(), _hub()]
-
-
-def _versions(facts: dict[str, Any]) -> Finding:
+    facts, free = environment(), shutil.disk_usage(Path.cwd()).free
     versions = ", ".join(f"{name} {version or 'missing'}" for name, version in facts["packages"].items())
-    return Finding("versions", f"Python {facts['python']}, {versions}", "put this line into a bug report")
-
-
-def _device() -> Finding:
-    if torch.cuda.is_available():
-        cards = f"{torch.cuda.get_device_name()} x {torch.cuda.device_count()}, CUDA {torch.version.cuda}"
-        return Finding("device", cards, "any backbone that fits its memory")
-    if torch.backends.mps.is_available():
-        return Finding("device", "Apple GPU (mps)", "--device mps takes it; no test has run on one yet")
-    processor = f"CPU ({platform.machine()})"
-    return Finding("device", processor, "mini trains in minutes; 1.5B and up decode slowly", ok=False)
-
-
-def _dtypes() -> Finding:
-    if torch.cuda.is_available():
-        native = torch.cuda.is_bf16_supported()
-        return Finding("dtypes", f"float32, bfloat16 {'native' if native else 'emulated'}", "memory and speed", native)
-    capability = torch.backends.cpu.get_cpu_capability()
-    return Finding("dtypes", f"float32; bfloat16 runs, {capability} kernels", "use float32 on this CPU")
-
-
-def _threads(facts: dict[str, Any]) -> Finding:
-    cores, threads = facts["cores"], facts["threads"]
+    cores, threads, obstacle = facts["cores"], facts["threads"], probe()
     limits = "more threads than cores wait for each other: set OMP_NUM_THREADS" if threads > cores else "CPU speed"
-    return Finding("cores", f"{cores} cores, {threads} torch threads", limits, ok=threads <= cores)
+    sandbox = obstacle or "bubblewrap, with its own keyring, system-call filter and process limit"
+    return [
+        Finding("versions", f"Python {facts['python']}, {versions}", "put this line into a bug report"),
+        *(_gpu() if torch.cuda.is_available() else _cpu()),
+        Finding("cores", f"{cores} cores, {threads} torch threads", limits, ok=threads <= cores),
+        Finding("disk", f"{free / GIB:.1f} GiB free here", "run directories and checkpoints", free > 2 * GIB),
+        Finding("sandbox", sandbox, "running programs of the model (humaneval)", not obstacle),
+        _fetched(),
+        _hub(),
+    ]
 
 
-def _memory() -> Finding:
-    if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        amount = f"{free / GIB:.0f} of {total / GIB:.0f} GiB free"
-        return Finding("GPU memory", amount, "backbone size, slots, batch size")
-    memory = psutil.virtual_memory()
+def _gpu() -> list[Finding]:
+    native, (free, total) = torch.cuda.is_bf16_supported(), torch.cuda.mem_get_info()
+    cards = f"{torch.cuda.get_device_name()} x {torch.cuda.device_count()}, CUDA {torch.version.cuda}"
+    return [
+        Finding("device", cards, "any backbone that fits its memory"),
+        Finding("dtypes", f"float32, bfloat16 {'native' if native else 'emulated'}", "memory and speed", native),
+        Finding("GPU memory", f"{free / GIB:.0f} of {total / GIB:.0f} GiB free", "backbone size, slots, batch size"),
+    ]
+
+
+def _cpu() -> list[Finding]:
+    capability, memory = torch.backends.cpu.get_cpu_capability(), psutil.virtual_memory()
+    device = Finding(
+        "device", f"CPU ({platform.machine()})", "mini trains in minutes; 1.5B and up decode slowly", False
+    )
+    if torch.backends.mps.is_available():
+        device = Finding("device", "Apple GPU (mps)", "--device mps takes it; no test has run on one yet")
     amount = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    return Finding("memory", amount, "backbone size (4 bytes a weight), slots, batch size", memory.available > 2 * GIB)
-
-
-def _disk() -> Finding:
-    free = shutil.disk_usage(Path.cwd()).free
-    return Finding("disk", f"{free / GIB:.1f} GiB free here", "run directories and checkpoints", free > 2 * GIB)
-
-
-def _sandbox() -> Finding:
-    obstacle, works = probe(), "bubblewrap, with its own keyring, system-call filter and process limit"
-    return Finding("sandbox", obstacle or works, "running programs of the model (humaneval)", not obstacle)
+    limits = "backbone size (4 bytes a weight), slots, batch size"
+    return [
+        device,
+        Finding("dtypes", f"float32; bfloat16 runs, {capability} kernels", "use float32 on this CPU"),
+        Finding("memory", amount, limits, memory.available > 2 * GIB),
+    ]
 
 
 def _fetched() -> Finding:
     origins = {name: provenance(name) for name in FETCHABLE}
-    named = ", ".join(
-        f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items()
-    )
-    return Finding("fetched", named, "real models by name; `tyler fetch NAME` brings one", all(origins.values()))
+    named = [f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items()]
+    limits = "real models by name; `tyler fetch NAME` brings one"
+    return Finding("fetched", ", ".join(named), limits, all(origins.values()))
 
 
 def _hub() -> Finding:
+    """Whether the Hub answers, unless it is not to be asked."""
+    offline = "offline, as HF_HUB_OFFLINE asks" if constants.HF_HUB_OFFLINE else None
+    fault = offline or (f"{constants.ENDPOINT} cannot be reached" if hub_is_out_of_reach() else None)
     limits = "download of backbones and data; mini needs neither"
-    if constants.HF_HUB_OFFLINE:
-        return Finding("Hub", "offline, as HF_HUB_OFFLINE asks", limits, ok=False)
-    if hub_is_out_of_reach():
-        return Finding("Hub", f"{constants.ENDPOINT} cannot be reached", limits, ok=False)
-    return Finding("Hub", f"{constants.ENDPOINT} answers", limits)
+    return Finding("Hub", fault or f"{constants.ENDPOINT} answers", limits, fault is None)

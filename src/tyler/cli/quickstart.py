@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from tyler.cli.logs import quietly
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -26,7 +25,6 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.progress import hidden
 from tyler.tasks import load_problems
 from tyler.tasks.mini.world import SPLITS
 from tyler.training import stage1, stage2
@@ -36,17 +34,16 @@ TWO_STEPS = ("stage1.steps=2", "stage2.steps=2", "stage2.calibration.num_problem
 
 
 def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
-    """Train, evaluate and show. `scale` multiplies the steps and problems: 1 is the documented run.
-
-    Raises ValueError for a scale that is not positive and finite.
-    """
+    """Train, evaluate and show. Raises ValueError for a scale that is not positive and finite."""
     if not 0 < scale < math.inf:
         raise ValueError(f"scale={scale}; it must be a finite number above 0, where 1 is the documented run")
     started = time.perf_counter()
     console = Console()
     config = configure(seed, scale)
     show_answer(console, config, Tyler.from_pretrained("mini-tyler", dtype=config.backbone.dtype))
-    say_how_long(console, config)
+    say = partial(console.print, soft_wrap=True, highlight=False)
+    say("\nThis was mini-tyler, which ships with tyler. Now such a model is trained and evaluated here.")
+    say(f"Two steps of each stage were timed: all of it takes about {seconds_of(config) / 60:.1f} minutes.\n")
     plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=config.prompt)
     synthesized = stage1.run(config, output=output / "stage1", replace=True)
     tuned = stage2.run(config, start=output / "stage1", output=output / "stage2", replace=True)
@@ -64,17 +61,10 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     say_where(console, output, time.perf_counter() - started)
 
 
-def say_how_long(console: Console, config: Config) -> None:
-    """What follows the first answer, and how long it will take on this machine."""
-    say = partial(console.print, soft_wrap=True, highlight=False)
-    say("\nThis was mini-tyler, which ships with tyler. Now such a model is trained and evaluated here.")
-    say(f"Two steps of each stage were timed: all of it takes about {seconds_of(config) / 60:.1f} minutes.\n")
-
-
 def seconds_of(config: Config) -> float:
     """How long the run will take here, from two steps of each stage in a folder that is removed."""
     short = load_config("mini", TWO_STEPS)
-    with TemporaryDirectory() as folder, silence():
+    with TemporaryDirectory() as folder, quietly(True, logging.ERROR):
         first, second = Path(folder, "stage1"), Path(folder, "stage2")
         stage1.run(short, output=first)
         stage2.run(short, start=first, output=second)
@@ -93,17 +83,6 @@ def num_answers(config: Config) -> int:
     development, every = config.data.development, config.stage2.eval_every
     looks = (config.stage2.steps or 0) // every if every else 0
     return 3 * (config.evaluation.count or 0) + looks * (development.count or 0 if development else 0)
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """No progress, messages or warnings are shown inside."""
-    with hidden():
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
 
 
 def show_answer(console: Console, config: Config, model: Tyler) -> None:

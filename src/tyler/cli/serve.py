@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,41 +37,26 @@ def serve(
     """
     limits = Limits(settings.budget, router, settings.max_new_tokens)
     _ = limits.routed, placement.engine_choice  # what is wrong is said before anything is loaded
-    if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
-        raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
-    if settings.otlp is not None and not can_trace():
-        raise ValueError("--otlp needs more packages: pip install 'path/to/tyler[otel]'")
-    from tyler.serving import server
-
-    settings = completed(settings, model, placement)
-    say_on_stderr(log_level)
-    # An address that is taken is reported before the model is loaded.
-    with server.listen(settings) as socket:
-        server.run(placement.load(model, limits, name=settings.name, slots=settings.slots), settings, socket)
-
-
-def completed(settings: ServerSettings, model: str, placement: Loading) -> ServerSettings:
-    """The settings with the keys, and with what follows from the model. Raises OSError for a log that cannot be
-    written."""
-    from tyler.serving.audit_log import check_writable
-
-    if settings.log is not None:  # before anything is loaded: what cannot be written is said now
-        check_writable(settings.log)
-    return replace(settings.with_keys(), name=settings.name or last_part(model), memory=placement.bytes)
-
-
-def can_trace() -> bool:
-    """Whether the packages of the extra `otel` are installed."""
     try:
-        return all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
-    except ModuleNotFoundError:
-        return False
+        from tyler.serving import audit_log, server
+
+        if settings.otlp is not None:
+            from tyler.serving import tracing  # noqa: F401  # here, and not when the model is loaded
+    except ModuleNotFoundError as error:
+        extra = "otel" if "opentelemetry" in str(error) else "serve"
+        raise ValueError(f"tyler serve needs more packages: pip install 'path/to/tyler[{extra}]'") from error
+    name = settings.name or last_part(model)
+    settings = replace(settings.with_keys(), name=name, memory=placement.bytes)
+    say_on_stderr(log_level)
+    # A log that cannot be written, and an address that is taken, are reported before the model is loaded.
+    if settings.log is not None:
+        audit_log.check_writable(settings.log)
+    with server.listen(settings) as socket:
+        server.run(placement.load(model, limits, name=name, slots=settings.slots), settings, socket)
 
 
 def say_on_stderr(level: str) -> None:
     """Let what happens be said on stderr with its time, from this level on; other packages say warnings."""
-    import logging
-
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logger = logging.getLogger("tyler")
     logger.handlers.clear()  # other commands say it in plain lines
@@ -96,8 +81,8 @@ def with_config(argv: Sequence[str]) -> list[str]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{path} must map names of flags to values, such as `slots: 16`")
     model = content.pop("model", None)
-    own = [str(model)] if model is not None and (not rest or rest[0].startswith("-")) else []
-    return [*own, *rest[:1], *flags_of(content), *rest[1:]] if rest and not own else [*own, *flags_of(content), *rest]
+    typed = rest[:1] if rest and not rest[0].startswith("-") else []  # the model that goes before the file's
+    return [*(typed or [str(model)] * (model is not None)), *flags_of(content), *rest[len(typed) :]]
 
 
 def flags_of(content: Mapping[str, object]) -> list[str]:

@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,73 +24,60 @@ logger = logging.getLogger(__name__)
 DEFAULT = Answering()
 
 
-@dataclass(frozen=True)
-class Printing:
-    """How the answer is printed."""
-
-    json: bool = False
-    """Print each answer as a line of JSON."""
-    stream: bool = False
-    """With --json: one line for each token, invocation and end, as it happens."""
-    show: Literal["always", "never"] = "always"
-    """Whether operators stand in the text, with a line of counts below; never prints the text alone. In a pipe the
-    counts go to standard error."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """Many questions."""
-
-    input: OptionalFile = None
-    """Questions, in .jsonl, .json, .csv or .parquet: `problem` or `messages` as in a chat, and `id` if there is one."""
-    answers: OptionalFile = None
-    """The file for their answers, a line of JSON each; the same command resumes it."""
-
-
 def solve(
     model: AnyModel,
     question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
     stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = (),
     answering: Annotated[Answering, arg(name="")] = DEFAULT,
-    printing: Annotated[Printing, arg(name="")] = Printing(),
-    files: Annotated[Files, arg(name="")] = Files(),
+    json_: Annotated[bool, arg(name="json")] = False,
+    stream: bool = False,
+    show: Literal["always", "never"] = "always",
+    input: OptionalFile = None,
+    answers: OptionalFile = None,
 ) -> None:
     """Answer one question, printing tokens and operators as they come, or a file of questions.
 
     Args:
         question: The question; "-" reads it from standard input.
         stop: Text before which an answer ends; may be repeated.
+        json_: Print each answer as a line of JSON.
+        stream: With --json: one line for each token, invocation and end, as it happens.
+        show: Whether operators stand in the text, with a line of counts below; never prints the text alone. In a pipe
+            the counts go to standard error.
+        input: Many questions, in .jsonl, .json, .csv or .parquet: `problem` or `messages` as in a chat, and `id` if
+            there is one.
+        answers: The file for their answers, a line of JSON each; the same command resumes it.
     """
-    _check(question, printing, files)
+    if (input is None) != (answers is None):
+        raise ValueError("--input and --answers go together: a file of questions, and a file for their answers")
+    if bool(question) == (input is not None):
+        raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --answers FILE; one, not both")
+    _check_printing(json_, stream, show, input)
     answering.check()
     from tyler.model import spread
 
     with loading(model):
         answerer = answering.load(model, answering).answerer(stop)
-    if files.input is not None and files.answers is not None:
-        _answer_file(answerer, files.input, files.answers, answering, stop)
+    if input is not None and answers is not None:
+        _answer_file(answerer, input, answers, answering, stop)
         return
     text = sys.stdin.read() if question == "-" else question
     questions = spread([text], answering.sampling, None if answering.samples == 1 else answering.samples)
     events = answerer.events([answerer.request(prompt, its) for prompt, its in questions])  # the index is the sample
-    if printing.json:
-        _print_answers_as_json(events, {"model": model, "problem": text}, printing.stream)
+    if json_:
+        _print_answers_as_json(events, {"model": model, "problem": text}, stream)
     else:
         from tyler.cli.answers import print_answers
 
-        print_answers(events, operators=printing.show == "always", alone=answering.samples == 1)
+        print_answers(events, operators=show == "always", alone=answering.samples == 1)
 
 
-def _check(question: str, printing: Printing, files: Files) -> None:
-    if (files.input is None) != (files.answers is None):
-        raise ValueError("--input and --answers go together: a file of questions, and a file for their answers")
-    if bool(question) == (files.input is not None):
-        raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --answers FILE; one, not both")
-    if files.input is not None and (printing.json or printing.stream):
+def _check_printing(as_json: bool, stream: bool, show: str, input: Path | None) -> None:
+    if input is not None and (as_json or stream):
         raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
-    if printing.show != "always" and (printing.json or files.input is not None):
+    if show != "always" and (as_json or input is not None):
         raise ValueError("--show is for the text of one QUESTION; omit it with --json and --input")
-    if printing.stream and not printing.json:
+    if stream and not as_json:
         raise ValueError("--stream is for --json; text is always printed as it is decoded")
 
 

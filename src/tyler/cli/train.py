@@ -57,8 +57,13 @@ def train(
     if start is not None and not training.start and method != "stage1":
         wanted = ", ".join(("stage1", *(name for name, other in TRAININGS.items() if other.start)))
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
+    if not dry_run and (tokenizer is not None or length is not None):
+        raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")
     settings = _settings(config, overrides, lock, training)
-    if _rehearsed(method, settings, dry_run, tokenizer, length):
+    if dry_run:
+        from tyler.planning import dry_run as rehearsal
+
+        rehearsal.run(settings, tokenizer, length, "stage1" if method in STAGES else method)
         return
     output = output or run_directory(config, method)
     start = start or (run_directory(config, training.start[0]) if training.start else None)
@@ -71,40 +76,32 @@ def train(
             logger.info("%s", line)
 
 
-def _following(
-    method: str, config: str, output: Path, settings: Config, overrides: Sequence[str]
-) -> list[Sequence[str]]:
+def _following(method: str, config: str, output: Path, settings: Config, overrides: Sequence[str]) -> list[str]:
     """The commands to run after a training: the methods that start from it, its evaluation, and a question to it."""
-    dotted = _dotted(overrides, "stage1" if method == "stage1" else None)
-    following: list[Sequence[str]] = []
+    kept = [text.partition("=") for text in overrides if method != "stage1" or not text.startswith("stage1.")]
+    dotted = [part for key, _, value in kept for part in (f"--{key}", value)]  # as they are typed
+    following = list[list[str]]()
     for name, training in TRAININGS.items():
         if method in training.start:
             is_default = output == run_directory(config, training.start[0])
             start = [] if is_default else ["--start", str(output)]
-            following.append(["tyler train", name, config, *start, *dotted])
+            following.append(["train", name, config, *start, *dotted])
     if method != "stage1":
         evaluation = settings.evaluation
         data = [] if evaluation.path is None else ["--data", evaluation.path]
-        following.append(["tyler eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data])
-    return [*following, ["tyler solve", str(output), "QUESTION"]]
+        following.append(["eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data])
+    return [shlex.join(["tyler", *words]) for words in [*following, ["solve", str(output), "QUESTION"]]]
 
 
-def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:
-    """What was saved, the best step, and the commands to run next, each with its arguments."""
+def _closing(title: str, output: Path, following: Sequence[str]) -> list[str]:
+    """What was saved, the best step, and the commands to run next."""
     from tyler.runs.checkpoints import BEST, CHECKPOINTS, best_so_far, latest_checkpoint
 
     lines = [f"{title} is trained: {latest_checkpoint(output)}"]
     if (best := best_so_far(output)) is not None:
         best_step = f"step {best.step}, {best.metric} {best.value:.4g}"
         lines.append(f"best on the development problems: {best_step}: {output / CHECKPOINTS / BEST}")
-    commands = [f"{command} {shlex.join(arguments)}" for command, *arguments in following]
-    return [*lines, f"next: {commands[0]}", *(f"      {command}" for command in commands[1:])]
-
-
-def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
-    """The overrides as they are typed, without those of one section."""
-    kept = [override.partition("=") for override in overrides if override.partition(".")[0] != left_out]
-    return [part for key, _, value in kept for part in (f"--{key}", value)]
+    return [*lines, f"next: {following[0]}", *(f"      {command}" for command in following[1:])]
 
 
 def _settings(config: str, overrides: Sequence[str], lock: bool, training: Training) -> Config:
@@ -124,18 +121,6 @@ def _settings(config: str, overrides: Sequence[str], lock: bool, training: Train
                 *(name, loop.epochs, name, loop.steps, name),
             )
     return settings
-
-
-def _rehearsed(method: str, settings: Config, dry_run: bool, tokenizer: Path | None, length: int | None) -> bool:
-    """Whether a dry run was asked for; if so it has been made."""
-    if not dry_run:
-        if tokenizer is not None or length is not None:
-            raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")
-        return False
-    from tyler.planning import dry_run as rehearsal
-
-    rehearsal.run(settings, tokenizer, length, "stage1" if method in STAGES else method)
-    return True
 
 
 def run_directory(config: str, method: str) -> Path:

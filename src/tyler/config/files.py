@@ -26,9 +26,10 @@ CHANGEABLE = (
     "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.memory",
     "*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every",
     "*.learning_rate", "*.psi_learning_rate", "*.max_grad_norm", "*.clip_range", "*.clip_range_high",
-    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped",
+    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped", "stage1.centring.*",
 )  # fmt: skip
-"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`)."""
+"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`). The last ones
+are in configs that earlier runs wrote, and in no other."""
 
 
 class ConfigError(ValueError):
@@ -53,6 +54,7 @@ def load_config(path_or_preset: str | Path, overrides: Sequence[str] = (), kind:
 def load_run_config(file: Path, overrides: Sequence[str] = ()) -> Config:
     """The config that a run wrote, without the sections of a method outside the package. Raises ConfigError."""
     known = {key: value for key, value in _read_layers(file, ()).items() if key in Config.model_fields}
+    known.get("stage1", {}).pop("centring", None)
     return _resolved(Config, known, overrides, str(file))
 
 
@@ -231,17 +233,14 @@ NULLABLE = frozenset(_nullable_sections())
 
 
 def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
-    """What a resumed run would do otherwise than before, key by key.
-
-    Keys that are new to the old config had their default.
-    """
+    """What a resumed run would do otherwise than before, key by key."""
     changed = changes(old_text, new_text, defaults_text)
     fixed = {key: pair for key, pair in changed.items() if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE)}
     return [f"{key} was {old!r}, now {new!r}" for key, (old, new) in fixed.items()]
 
 
 def changes(old_text: str, new_text: str, defaults_text: str) -> dict[str, tuple[Any, Any]]:
-    """Every setting that differs between two configs, by its key: what it was, and what it is."""
+    """Every setting that differs between two configs, by its key: what it was (of a new key its default) and is."""
     defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
     old = {**{key: value for key, value in defaults.items() if key in new}, **old}
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}

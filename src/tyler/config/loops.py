@@ -21,10 +21,8 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class InsertionsConfig(Section):
-    """How many latent blocks Stage 1 inserts in one example: uniform in `min`..`max`, at most one per candidate.
-
-    `first` names an operator whose block is always one of them; null draws all of them. The paper inserts exactly one.
-    """
+    """How many latent blocks Stage 1 inserts in one example: uniform in `min`..`max`, at most one per candidate. The
+    paper inserts exactly one."""
 
     min: Count = 1
     """The fewest blocks of an example."""
@@ -41,12 +39,7 @@ class InsertionsConfig(Section):
 
 
 class OptimizationConfig(Section):
-    """What all loops share: length, batch, AdamW and its schedule.
-
-    `batch_size` counts examples per optimizer step, or prompts where a group of answers is sampled for each.
-    `micro_batch_size` examples or answers are held in memory at once (null: all), or as many as `micro_batch_tokens`
-    allows, which changes memory and speed, not the step.
-    """
+    """What all loops share: length, batch, AdamW and its schedule."""
 
     epochs: Rate | None = 1.0
     """Passes over the training problems; null where `steps` is given."""
@@ -119,27 +112,12 @@ class TracesConfig(OptimizationConfig):
     """Products in bfloat16 where the backbone is in float32: faster where the device has instructions for it."""
 
 
-class CentringConfig(Section):
-    """Latents as pause tokens plus a projection of what hidden states differ by from their mean, with
-    `stage1.latents=centred`; without it nothing here is read.
-
-    Deviation: in the paper one projection learns both, and the first may outgrow the second.
-    """
-
-    num_traces: Count = 64
-    """Training traces, with insertions, whose hidden states have the mean that is taken away."""
-    learning_rate: Rate = 0.1
-    """Of the pause tokens; the rest has that of Stage 1."""
-
-
 class Stage1Config(TracesConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 4.1)."""
 
-    latents: Literal["computed", "constant", "centred"] = "computed"
+    latents: Literal["computed", "constant"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts N_k learned vectors, the same in every context. They
-    need a learning rate of their own, say 0.1, since nothing multiplies their steps. `centred` learns what is the same
-    in every context apart from what is not: `centring` says how."""
-    centring: CentringConfig = CentringConfig()
+    need a learning rate of their own, say 0.1, since nothing multiplies their steps."""
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""
@@ -153,8 +131,6 @@ class Stage1Config(TracesConfig):
                 f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
                 "and each block is one more reading"
             )
-        if self.shard_layers and self.latents == "centred":
-            raise ValueError("shard_layers needs latents=computed or constant: centring reads traces beforehand")
         return self
 
 
@@ -248,10 +224,7 @@ class CalibrationConfig(Section):
 
 
 class Stage2Config(OptimizationConfig):
-    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 4.2).
-
-    `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
-    """
+    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 4.2)."""
 
     psi_learning_rate: Rate | None = None
     """The learning rate of psi; null for that of eta."""

@@ -25,13 +25,6 @@ OPERATOR = {
 
 
 def meaning(owner: type[BaseModel], name: str) -> str:
-    """The text below a key, in the class that says it last. Raises ValueError for a key without one."""
-    if text := own_text(owner, name):
-        return text
-    raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
-
-
-def own_text(owner: type[BaseModel], name: str) -> str:
     """The text below a key, or an empty one; a class that changes only a default keeps its base's."""
     bases = [base for base in owner.__mro__ if issubclass(base, BaseModel) and name in base.model_fields]
     return next((one_line(text) for base in bases if (text := base.model_fields[name].description)), "")
@@ -75,7 +68,7 @@ def _about(owner: type[BaseModel], name: str, field: FieldInfo) -> str:
     if name == "operators":
         keys = " ".join(f"{key}: {text}" for key, text in OPERATOR.items())
         return f"The typed latent operators, in the order of their action ids. {keys}"
-    return own_text(owner, name) or first_paragraph(field.annotation) or meaning(owner, name)
+    return meaning(owner, name) or first_paragraph(field.annotation)
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -94,7 +94,7 @@ def of_model(model: str, request: EvaluationRequest, sets: Mapping[str, list[Pro
 def of_server(request: EvaluationRequest) -> Subject:
     """A model behind an OpenAI-compatible server. Raises EndpointError where it cannot be used."""
     endpoint = Endpoint.of(request.server, request.answering)
-    return Subject(endpoint.name, endpoint.ask, endpoint.settings())
+    return Subject(request.server.model, endpoint.ask, endpoint.settings())
 
 
 def load(model: str, answering: Answering, device: str | None = None) -> Loaded:

@@ -59,10 +59,6 @@ class Endpoint:
         weights = about.get("weights", "not known: behind an endpoint")
         return cls(options, prompt, answering.sampling, answering.max_new_tokens, weights, examples)
 
-    @property
-    def name(self) -> str:
-        return self.options.model
-
     def settings(self) -> dict[str, Any]:
         """What decides the answers, as far as this side knows it."""
         examples = hashlib.sha256(json.dumps(self.examples).encode()).hexdigest()[:16]

@@ -18,7 +18,7 @@ from tyler.tasks.task import GradeOptions
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
-    from tyler.config.sections import DecodingConfig, EvaluationConfig
+    from tyler.config.sections import EvaluationConfig
     from tyler.engine.routing import Router
     from tyler.engine.sampling import Sampling
     from tyler.reasoners.registry import Loaded
@@ -268,19 +268,6 @@ class Answering(Loading, Decoding):
             raise ValueError(
                 f"--samples {self.samples} greedy answers would all be the same; give a --temperature above 0"
             )
-
-    @classmethod
-    def of(cls, config: DecodingConfig) -> Answering:
-        """How the `decoding` section of a config has a model answer."""
-        return cls(
-            budget=config.budget,
-            temperature=config.temperature,
-            max_new_tokens=config.max_new_tokens,
-            slots=config.slots,
-            engine=config.engine,
-            engine_args=tuple(f"{key}={value}" for key, value in config.engine_args.items()),
-            memory=None if config.memory is None else str(config.memory),
-        )
 
 
 @dataclass(frozen=True)

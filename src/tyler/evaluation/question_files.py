@@ -7,7 +7,6 @@ are in the order of finishing, afterwards in that of the input. What could not b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.line_files import LineFile
+from tyler.evaluation.store import name_of
 from tyler.reasoners.registry import Answerer
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
@@ -83,7 +83,8 @@ def run(
     lines = read_questions(questions)
     if output.exists() and output.samefile(questions):
         raise RunError(f"{output} is the file of the questions; choose another --answers")
-    mark = _mark(answerer, sampling, settings)
+    about = [answerer.weights(), answerer.dtype, answerer.text, asdict(sampling), settings]
+    mark = name_of({"decisive": about})
     wanted = {(number, sample): line for number, line in lines.items() for sample in range(num_samples)}
     with closing(LineFile(output, '{"line": ')) as file:
         known = _known(output, wanted, mark)
@@ -119,14 +120,6 @@ def run(
         ordered = [known[key] for key in wanted]
         atomic_write(output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in ordered))
         return ordered
-
-
-def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -> str:
-    """A short hash of everything that decides the answers."""
-    decisive = json.dumps(
-        [answerer.weights(), answerer.dtype, answerer.text, asdict(sampling), settings], sort_keys=True
-    )
-    return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
 
 def _known(output: Path, wanted: Mapping[Key, IdAndQuestion], mark: str) -> dict[Key, dict[str, Any]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +34,6 @@ from tyler.tasks import Outcome, Verdict, find_task, grade, grader_version
 from tyler.tasks.task import GradeOptions, Mode
 
 SETTINGS, ANSWERS = "settings.json", "answers.parquet"
-LINES = re.compile(r"answers(-\d+)?\.jsonl")
 GRADERS = min(4, os.cpu_count() or 1)
 """Threads that grade, beside an engine that decodes."""
 
@@ -118,8 +116,7 @@ def verdict_files(folder: Path, mode: Mode | None = None) -> list[Verdicts]:
 
 def line_files(folder: Path) -> list[Path]:
     """The answers of a running evaluation; those of process 0 first."""
-    files = (path for path in folder.glob("answers*.jsonl") if LINES.fullmatch(path.name))
-    return sorted(files, key=lambda path: int(path.stem.partition("-")[2] or 0))
+    return [*folder.glob("answers.jsonl"), *sorted(folder.glob("answers-[0-9]*.jsonl"))]
 
 
 def read_answers(folder: Path) -> dict[str, list[Answer]]:

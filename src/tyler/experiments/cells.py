@@ -30,12 +30,13 @@ from tyler.tasks.task import Generated
 
 FORMAT = 2
 """Of cells and their records; a change makes all cells anew."""
-UNTRAINED = "backbone"
+UNTRAINED, KEPT = "backbone", "kept"
+"""Where nothing is trained: a plain backbone answers, or the cell is read and never run."""
 ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
 """What is measured in a cell (`measures.py`). TEXTS is accuracy under another name: the first records of ACCURACY
 hold no texts, and what is read of texts has records of its own. LATENCY decodes one answer at a time."""
 NO_TRAINING = (UNTRAINED, "merge")
-"""Methods that train nothing."""
+"""Methods that run and train nothing."""
 SEEDED = tuple(Config().loops)
 """The sections whose seeds decide data order, draws and rollouts."""
 SECTIONS = {
@@ -96,8 +97,6 @@ class Training:
     def _own_identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
         config = self.config(preset, seed)
         settings = config.model_dump(mode="json")
-        if config.stage1.latents != "centred":
-            del settings["stage1"]["centring"]
         del settings["stage2"]["shard_layers"]  # it came after FORMAT, and changes what fits, not what is learned
         read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
         read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction", "system")}

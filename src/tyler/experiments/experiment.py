@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from tyler.evaluation.answers import Record
 from tyler.evaluation.reports import markdown_row
 from tyler.evaluation.statistics import clustered, holm
-from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, Cell, Questions
+from tyler.experiments.cells import ACCURACY, KEPT, LATENCY, LATENTS, Cell
 from tyler.experiments.scales import Rows, Scale
-from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,8 +73,8 @@ WRITERS = {"md": markdown, "tex": latex}
 """By the ending of the file."""
 
 
-Record = Mapping[str, Any]
-"""A finished cell (`records.py`)."""
+CellRecord = Mapping[str, Any]
+"""A finished cell (`records.read`)."""
 Results = Mapping[str, Any]
 """The content of a results.json."""
 
@@ -84,7 +84,7 @@ class Entry:
     """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
 
     `families` are those of the problems that count, none for all. Where `records` names folders of records, they are
-    matched by what they say of themselves; `questions` are those of an entry that has no cell, and is read alone.
+    matched by what they say of themselves.
     """
 
     group: str
@@ -93,65 +93,60 @@ class Entry:
     cells: tuple[Cell, ...]
     families: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
-    questions: Questions | None = None
 
     @property
-    def evaluated(self) -> Questions:
-        """What its answers are to."""
-        return self.questions or self.cells[0].questions
+    def runnable(self) -> list[Cell]:
+        """The cells that are not only read."""
+        return [cell for cell in self.cells if cell.training.method != KEPT]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """An entry with the records there are of it: name and record by seed."""
+    """An entry with the records there are of it, by seed."""
 
     entry: Entry
-    records: Mapping[int, tuple[str, Record]]
+    records: Mapping[int, CellRecord]
 
     @property
-    def all_records(self) -> list[Record]:
-        return [record for _, record in self.records.values()]
-
-    @property
-    def answered(self) -> list[Record]:
+    def answered(self) -> list[CellRecord]:
         """The records that tell who is right."""
-        return [record for record in self.all_records if "outcomes" in record]
+        return [record for record in self.records.values() if record["answers"]]
 
     def shares(self) -> list[float]:
         """Each problem's share of right answers over the seeds. Raises ValueError for records of other problems."""
-        if any(record["ids"] != self.answered[0]["ids"] for record in self.answered):
+        if not of_same_problems(self.answered):
             raise ValueError(f"the records of {self.entry.row} are of different problems; answer them again")
         return [fmean(seeds) for seeds in zip(*map(self.right, self.answered), strict=True)]
 
-    def right(self, record: Record) -> list[bool]:
+    def right(self, record: CellRecord) -> list[bool]:
         """Which of the problems that count were solved."""
-        return [outcome == Outcome.CORRECT for outcome in self.counting(record, "outcomes")]
+        return [answer.correct for answer in self.counting(record)]
 
-    def counting(self, record: Record, column: str) -> list[Any]:
-        """A column of a record for the problems that count: all, or those of some families."""
+    def counting(self, record: CellRecord) -> list[Record]:
+        """The answers to the problems that count: all, or those of some families."""
         chosen = self.entry.families
-        values = zip(record[column], record["families"], strict=True)
-        return [value for value, family in values if not chosen or family in chosen]
+        return [answer for answer in record["answers"] if not chosen or answer.family in chosen]
 
-    def pooled(self, column: str) -> list[Any]:
-        """A column for the problems that count, of all seeds."""
-        return [value for record in self.answered for value in self.counting(record, column)]
+    @property
+    def pooled(self) -> list[Record]:
+        """The answers to the problems that count, of all seeds."""
+        return [answer for record in self.answered for answer in self.counting(record)]
 
     def counted(self) -> dict[str, Any]:
         """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
         entry: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
-        entry |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
+        entry |= {"seeds": list(self.records), "records": [record["name"] for record in self.records.values()]}
         if not self.answered:
-            return entry | ({"n": self.entry.evaluated.count} if self.records else {})
+            return entry | ({"n": self.entry.cells[0].questions.count} if self.records else {})
         low, high = clustered(self.shares(), len(self.answered))
         return entry | {
             "k": [sum(self.right(record)) for record in self.answered],
             "n": len(self.right(self.answered[0])),
             "low": round(100 * low, 6),
             "high": round(100 * high, 6),
-            "verdicts": dict(Counter(self.pooled("outcomes"))),
-            "visible": round(fmean(self.pooled("visible")), 3),
-            "latents": round(fmean(self.pooled("latents")), 3),
+            "verdicts": dict(Counter(str(answer.outcome) for answer in self.pooled)),
+            "visible": round(fmean(answer.visible_tokens for answer in self.pooled), 3),
+            "latents": round(fmean(answer.latents for answer in self.pooled), 3),
             "calls": self.calls_per_answer(),
             **self.times(),
         }
@@ -165,15 +160,19 @@ class Measured:
             }
             return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
         timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
-        return {key: round(fmean(self.pooled(key)), 6) for key in timed}
+        return {key: round(fmean(getattr(answer, key) for answer in self.pooled), 6) for key in timed}
 
     def calls_per_answer(self) -> dict[str, float] | None:
         """Mean calls of each operator; None where records of an earlier layout do not say."""
-        if any(record["calls"] is None for record in self.answered):
+        if any(answer.invocations is None for answer in self.pooled):
             return None
-        answers = self.pooled("calls")
-        counts = Counter(operator for answer in answers for operator, _ in answer)
-        return {name: round(count / len(answers), 4) for name, count in sorted(counts.items())}
+        counts = Counter(call.operator for answer in self.pooled for call in answer.calls)
+        return {name: round(count / len(self.pooled), 4) for name, count in sorted(counts.items())}
+
+
+def of_same_problems(records: Iterable[CellRecord]) -> bool:
+    """Whether records are of the same problems in the same order."""
+    return len({tuple(answer.id for answer in record["answers"]) for record in records}) <= 1
 
 
 @dataclass(frozen=True)

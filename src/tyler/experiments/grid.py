@@ -28,6 +28,7 @@ from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.table import TRAININGS
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.atomic_files import atomic_write
+from tyler.runs.environment import environment
 from tyler.tasks import Problem
 from tyler.tasks.task import GradeOptions
 from tyler.training import merging
@@ -64,9 +65,10 @@ class Grid:
         """
         identities = [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
         named: Pending = {name_of(identity): (cell, identity) for cell, identity in identities}
-        self.records.mkdir(parents=True, exist_ok=True)
+        for folder in (self.records, self.locks):
+            folder.mkdir(parents=True, exist_ok=True)
         for timed, lock in ((False, fcntl.LOCK_SH), (True, fcntl.LOCK_EX)):
-            with self._locked(lock):
+            with locked(self.locks / "grid", lock):
                 done = {*known, *records.names(self.records)}
                 chosen = {name: pair for name, pair in named.items() if (pair[0].measure == LATENCY) is timed}
                 self._share({name: pair for name, pair in chosen.items() if name not in done})
@@ -89,12 +91,12 @@ class Grid:
         for training in cell.training.stages if cell.training.method != UNTRAINED else ():
             needed = name_of(training.identity(cell.preset, cell.seed, self.sources))
             if not self._done(needed).exists():
-                with claimed(self.locks / needed) as free:
+                with locked(self.locks / needed, AT_ONCE) as free:
                     if not free:
                         return False
                     print(f"{left} left: {training.method} for {description}", flush=True)
                     self.trained(training, cell.preset, cell.seed)
-        with claimed(self.locks / name) as free:
+        with locked(self.locks / name, AT_ONCE) as free:
             if free and not records.is_finished(self.records / name):
                 print(f"{left} left: {description}", flush=True)
                 about = self.measure(cell, self.records / name, identity)
@@ -103,16 +105,9 @@ class Grid:
 
     @property
     def locks(self) -> Path:
-        """Empty files, one for each training and cell, that its process holds while it works on it."""
+        """Empty files: one for each training and cell, that its process holds while it works on it, and one that every
+        process of this grid holds, alone while it times answers."""
         return self.records.parent / "locks"
-
-    @contextmanager
-    def _locked(self, lock: int) -> Iterator[None]:
-        """Among the processes of this grid, or alone."""
-        self.locks.mkdir(parents=True, exist_ok=True)
-        with (self.locks / "grid").open("w") as file:
-            fcntl.flock(file, lock)
-            yield
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
@@ -127,6 +122,9 @@ class Grid:
             measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
         if isinstance(reasoner, TylerReasoner):
             reasoner.model.shared_engine.close()  # vLLM's engine outlives its object
+        here = {
+            key: value for key, value in environment().items() if key != "command"
+        }  # that names a machine's folders
         return {
             "row": cell.row,
             "seed": cell.seed,
@@ -137,7 +135,7 @@ class Grid:
             "training_seconds": round(training_seconds, 1),
             "decoding_seconds": round(time.process_time() - started, 1),
             **measured,
-            "environment": records.surroundings(),
+            "environment": here,
         }
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
@@ -240,12 +238,16 @@ def routed(router: str, only: tuple[str, ...]) -> Router | None:
     return router_named(router) if router else None
 
 
+AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
+"""The lock that one process has, and that no other waits for."""
+
+
 @contextmanager
-def claimed(file: Path) -> Iterator[bool]:
-    """Hold a file while inside, where no other process does; the lock ends with its process, however that ends."""
+def locked(file: Path, lock: int) -> Iterator[bool]:
+    """Hold a file while inside; False where another process does. The lock ends with its process, however that ends."""
     with file.open("w") as opened:
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, lock)
         except BlockingIOError:
             yield False
         else:

@@ -5,15 +5,14 @@ A cost is examples that are learned, answers, and bytes, which are those of `tyl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from tyler.evaluation.store import name_of
 from tyler.experiments.cells import NO_TRAINING, Cell, Questions, Training, is_at_hand
-from tyler.experiments.experiment import Entry, Measured, Record
+from tyler.experiments.experiment import Measured
 from tyler.experiments.reproduction import Reproduction
 from tyler.modeling.architectures import settings_of
 from tyler.planning.plan import BYTES, GB, MARGIN, Device, device_named, dtype_on, of_phase
@@ -21,7 +20,7 @@ from tyler.reasoners.table import TRAININGS
 from tyler.tasks.grading import find_task
 from tyler.tasks.mini import SPLITS
 from tyler.tasks.task import Generated
-from tyler.training.shape import Shape
+from tyler.training.planned import Shape
 
 WIDE = 200
 """Letters of a line that no terminal shows: a file has every row in one line."""
@@ -112,32 +111,20 @@ def show_trace(reproduction: Reproduction, wanted: Sequence[str]) -> None:
     known, console = reproduction.known(), Console(highlight=False, soft_wrap=True)
     for name, entry in matching:
         console.print(f"{name}: {entry.group}, {entry.row}, {entry.column}")
-        for line in sources_of(reproduction, entry, known):
+        for line in sources_of(reproduction.measured(entry, known)):
             console.print(f"  {line}")
 
 
-def sources_of(reproduction: Reproduction, entry: Entry, known: Mapping[str, Record]) -> list[str]:
-    """One line for each cell of an entry: what is counted of it, its record, and how its model was trained."""
+def sources_of(measured: Measured) -> list[str]:
+    """One line for each record of an entry: its seed, what is counted of it, and where it is."""
     lines = []
-    for cell in entry.cells:
-        name = name_of(cell.unseeded.identity(reproduction.sources))
-        how = " <- ".join(
-            f"{stage.method} {' '.join(stage.overrides)}".strip() for stage in reversed(cell.training.stages)
-        )
-        if name in known:
-            measured = Measured(entry, {cell.seed: (name, known[name])}).counted()
-            state = f"{counts_of(measured)}, {known[name]['source']}"
-        else:
-            state = "not measured yet"
-        lines.append(f"seed {cell.seed}: {state} (cell {name}); {how}")
-    return lines
-
-
-def counts_of(measured: Mapping[str, Any]) -> str:
-    """What is counted of one cell."""
-    if "k" not in measured:
-        return f"latents of {measured['n']} problems"
-    counts = f"{measured['k'][0]}/{measured['n']}, {measured['visible']:.1f} visible, {measured['latents']:.1f} latents"
-    if "seconds" in measured:
-        counts += f", {measured['seconds']:.3f} s, {measured['synthesis_seconds']:.4f} s of synthesis"
-    return counts
+    for seed, record in measured.records.items():
+        counted = Measured(measured.entry, {seed: record}).counted()
+        counts = f"latents of {counted['n']} problems"
+        if "k" in counted:
+            tokens = f"{counted['visible']:.1f} visible, {counted['latents']:.1f} latents"
+            counts = f"{counted['k'][0]}/{counted['n']}, {tokens}"
+        if "seconds" in counted:
+            counts += f", {counted['seconds']:.3f} s, {counted['synthesis_seconds']:.4f} s of synthesis"
+        lines.append(f"seed {seed}: {counts}, {record['source']}")
+    return lines or ["not measured yet"]

@@ -16,38 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tyler.evaluation import parquet
-from tyler.evaluation.answers import Record
 from tyler.evaluation.store import ANSWERS, gather_verdicts, read_answers, read_evaluations, write_answers
 from tyler.runs.atomic_files import atomic_write
-from tyler.runs.environment import environment
 from tyler.runs.json_lines import parsed
 
 EVALUATIONS, CELL, RECORDS = "evaluations.parquet", "cell.json", "records"
-COLUMNS = {"ids": "id", "families": "family", "visible": "visible_tokens", "latents": "latents"}
-COLUMNS |= {name: name for name in ("seconds", "synthesis_seconds")}
-"""Columns of an answer by those of a cell."""
-
-
-def columns_of(answers: Sequence[Record]) -> dict[str, Any]:
-    """The graded answers of a cell column by column, in the order of the problems; nothing of a cell without answers.
-
-    `calls` has for each answer its operators with the visible position of each: [["global", 0]]; it is None where calls
-    were not kept, `texts` where the texts were not.
-    """
-    if not answers:
-        return {}
-    calls = [[[call.operator, call.position] for call in answer.calls] for answer in answers]
-    texts = [answer.text for answer in answers]
-    return {short: [getattr(answer, column) for answer in answers] for short, column in COLUMNS.items()} | {
-        "outcomes": [str(answer.outcome) for answer in answers],
-        "calls": None if any(answer.invocations is None for answer in answers) else calls,
-        "texts": None if None in texts else texts,
-    }
-
-
-def surroundings() -> dict[str, Any]:
-    """What a record says of where it was made; not its command, which names the folders of a machine."""
-    return {key: value for key, value in environment().items() if key != "command"}
 
 
 def finish(folder: Path, about: Mapping[str, Any]) -> None:
@@ -67,19 +40,19 @@ def names(folder: Path) -> set[str]:
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """All finished cells of a folder by their names: what they are of, and their columns.
+    """All finished cells of a folder by their names: what they are of, and their graded answers in the problems' order.
 
     Raises RunError, naming the file, for what cannot be read.
     """
     answers, cells = read_evaluations(folder), dict[str, dict[str, Any]]()
     for row in _evaluations(folder):
         name = row["evaluation"]
-        own = columns_of(answers.get(name, ()))
-        cells[name] = json.loads(row["about"]) | own | {"source": f"{folder / ANSWERS}, {name}"}
+        own = {"answers": answers.get(name, []), "source": f"{folder / ANSWERS}, {name}"}
+        cells[name] = json.loads(row["about"]) | own
     for path in sorted(folder.glob(f"*/{CELL}")):
-        own = columns_of(next(iter(read_evaluations(path.parent).values()), ()))
-        cells[path.parent.name] = parsed(path.read_bytes(), str(path)) | own | {"source": str(path.parent)}
-    return {name: cell | {"folder": str(folder)} for name, cell in cells.items()}
+        own = {"answers": next(iter(read_evaluations(path.parent).values()), []), "source": str(path.parent)}
+        cells[path.parent.name] = parsed(path.read_bytes(), str(path)) | own
+    return {name: cell | {"name": name, "folder": str(folder)} for name, cell in cells.items()}
 
 
 def pack(folder: Path) -> None:

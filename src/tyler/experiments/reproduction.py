@@ -18,7 +18,7 @@ from tyler import __version__
 from tyler.evaluation.store import name_of
 from tyler.experiments import declared, records
 from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources
-from tyler.experiments.experiment import WRITERS, Entry, Experiment, Measured, Record, Results, Table
+from tyler.experiments.experiment import WRITERS, CellRecord, Entry, Experiment, Measured, Results, Table
 from tyler.experiments.scales import Scale
 from tyler.experiments.study import Study
 from tyler.runs.atomic_files import atomic_write
@@ -51,12 +51,12 @@ class Reproduction:
         """Every cell of them, each once whatever its rows are called, one seed of everything before the other seeds."""
         entries = [entry for experiment in self.experiments.values() for entry in experiment.entries(self.scale)]
         once: dict[Cell, Cell] = {}
-        for cell in (cell for entry in entries for cell in entry.cells):
+        for cell in (cell for entry in entries for cell in entry.runnable):
             once.setdefault(replace(cell, row=""), cell)
         order = {seed: index for index, seed in enumerate(self.scale.seeds)}
         return sorted(once.values(), key=lambda cell: order.get(cell.seed, -1))
 
-    def known(self) -> Mapping[str, Record]:
+    def known(self) -> Mapping[str, CellRecord]:
         """Every record there is, here and in the libraries, by the name of its cell."""
         return records.read_all([*self.libraries, self.folder / RECORDS])
 
@@ -75,17 +75,17 @@ class Reproduction:
         grid.run(self.cells(), known=self.finished())
         self.report()
 
-    def report(self, known: Mapping[str, Record] | None = None) -> None:
+    def report(self, known: Mapping[str, CellRecord] | None = None) -> None:
         """Results, tables and figures from the records there are, which may be `known` already."""
         known = self.known() if known is None else known
         for name in self.names:
             write_results(self.folder / name, name, self.results(name, known))
 
-    def results(self, name: str, known: Mapping[str, Record]) -> dict[str, Any]:
+    def results(self, name: str, known: Mapping[str, CellRecord]) -> dict[str, Any]:
         """The content of an experiment's results.json."""
         experiment = declared.find(name)
         measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
-        missing = sum(max(0, len(each.entry.cells) - len(each.records)) for each in measured)
+        missing = sum(max(0, len(each.entry.runnable) - len(each.records)) for each in measured)
         seeds = " ".join(map(str, self.scale.seeds))
         return {
             "format": FORMAT,
@@ -99,26 +99,26 @@ class Reproduction:
             **experiment.findings(measured),
         }
 
-    def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
+    def measured(self, entry: Entry, known: Mapping[str, CellRecord]) -> Measured:
         """An entry with the records there are of it, by the names of its cells or by what records say of themselves."""
         if entry.records:
             return Measured(entry, by_label(entry, known, {*entry.records, RECORDS}))
         names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
-        return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
+        return Measured(entry, {seed: known[name] for seed, name in names.items() if name in known})
 
 
-def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]) -> dict[int, tuple[str, Record]]:
+def by_label(entry: Entry, known: Mapping[str, CellRecord], folders: Collection[str]) -> dict[int, CellRecord]:
     """The records of an entry's row, task and split by their seeds, from folders of these names; later ones count."""
-    measure = entry.cells[0].measure if entry.cells else ACCURACY
-    wanted = (entry.row, entry.evaluated.task, entry.evaluated.split, measure)
-    matching: dict[int, tuple[str, Record]] = {}
-    for name, record in known.items():
+    cell = entry.cells[0]
+    wanted = (entry.row, cell.questions.task, cell.questions.split, cell.measure)
+    matching: dict[int, CellRecord] = {}
+    for record in known.values():
         label = (
             *(record[key] for key in ("row", "task", "split")),
             record.get("identity", {}).get("measure", ACCURACY),
         )
         if label == wanted and Path(record["folder"]).name in folders:
-            matching[record["seed"]] = (name.partition("@")[0], record)
+            matching[record["seed"]] = record
     return dict(sorted(matching.items()))
 
 

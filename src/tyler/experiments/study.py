@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,8 +25,18 @@ from pydantic import TypeAdapter
 
 from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired
-from tyler.experiments.cells import ACCURACY, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
-from tyler.experiments.experiment import MISSING, Entry, Measured, Results, Table, adjust, chance, in_order
+from tyler.experiments.cells import ACCURACY, KEPT, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
+from tyler.experiments.experiment import (
+    MISSING,
+    Entry,
+    Measured,
+    Results,
+    Table,
+    adjust,
+    chance,
+    in_order,
+    of_same_problems,
+)
 from tyler.experiments.scales import Rows, Scale, scale_named
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.presentation import counted
@@ -53,8 +63,8 @@ class Study:
     """What one file declares. `records` is the folder of its records in docs/results, `beside` are those of other
     studies, some of whose rows it is compared with.
 
-    `cells` are in the order in which they are worth running; `kept` are rows that are read and not run; `groups` are
-    the rows as the figure shows them, `dotted` the one that is a line.
+    `cells` are in the order in which they are worth running; `groups` are the rows as the figure shows them, `dotted`
+    the one that is a line.
     """
 
     title: str
@@ -65,24 +75,20 @@ class Study:
     cells: Sequence[Cell]
     groups: Mapping[str, Iterable[str]]
     comparisons: Sequence[Comparison]
-    kept: Sequence[str] = ()
     dotted: str = "CoT"
     beside: Sequence[str] = ()
     drawn: ClassVar[str] = "Bars are 95% intervals over problems, ticks are seeds."
 
     def entries(self, scale: Scale) -> list[Entry]:
-        """One for each row and column that has a cell, and for each row that is kept; none at another scale."""
+        """One for each row and column that has a cell; none at another scale."""
         if scale.name != self.scale:
             return []
         titles, folders = {questions: title for title, questions in self.columns.items()}, (self.records, *self.beside)
         cells: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             group = LATENTS if cell.measure == SPREAD else self.title
-            column = titles.get(cell.questions, f"{cell.questions.task} {cell.questions.split}")
-            cells.setdefault((group, cell.row, column), []).append(cell.unseeded)
+            cells.setdefault((group, cell.row, titles[cell.questions]), []).append(cell.unseeded)
         entries = [Entry(*key, tuple(dict.fromkeys(some)), records=folders) for key, some in cells.items()]
-        for row, (column, questions) in product(self.kept, self.columns.items()):
-            entries.append(Entry(self.title, row, column, (), records=folders, questions=questions))
         order = [row for rows in self.groups.values() for row in rows]
         position = {row: index for index, row in enumerate(order)}
         return sorted(entries, key=lambda entry: (entry.group == LATENTS, position.get(entry.row, len(order))))
@@ -101,7 +107,7 @@ class Study:
         spread = [
             {"row": each.entry.row, "operator": operator, **numbers}
             for each in measured
-            for record in each.all_records
+            for record in each.records.values()
             for operator, numbers in record.get("spread", {}).items()
         ]
         return {"comparisons": pairs, "spread": spread}
@@ -148,7 +154,7 @@ def read_study(name: str) -> Study:
     rows: Rows = {
         row: (trainings[how.pop("training", None)], TypeAdapter(Decoding).validate_python(how))
         for row, how in declared.pop("rows", {}).items()
-    }
+    } | {row: (Training(KEPT), Decoding()) for row in declared.pop("kept", ())}
     pairs = declared.pop("comparisons", {}).items()
     comparisons = [Comparison(first, second, when) for when, several in pairs for first, second in several]
     cells = [cell for part in declared.pop("cells", [{}]) for cell in cells_of(scale, rows, columns, **part)]
@@ -202,10 +208,10 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
     """
     pairs = [
         (own, other)
-        for (seed, (_, own)), (other_seed, (_, other)) in product(first.records.items(), second.records.items())
+        for (seed, own), (other_seed, other) in product(first.records.items(), second.records.items())
         if seed == other_seed or 0 in (seed, other_seed)
     ]
-    if any(own["ids"] != other["ids"] for own, other in pairs):
+    if not of_same_problems(chain.from_iterable(pairs)):
         raise ValueError(f"{first.entry.row} and {second.entry.row} answered different problems")
     ours, theirs = (first.right(own) for own, _ in pairs), (second.right(other) for _, other in pairs)
     left, right = ([fmean(problem) for problem in zip(*side, strict=True)] for side in (ours, theirs))
@@ -214,7 +220,7 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
 
 def answered_at(first: Measured, second: Measured) -> str:
     """When the first answers of both were there."""
-    return max(min(str(record["environment"]["time"]) for record in each.all_records) for each in (first, second))
+    return max(min(str(record["environment"]["time"]) for record in each.records.values()) for each in (first, second))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -51,10 +51,11 @@ def answers_in(
     ]:
         raise ValueError(f"{folder} holds answers under other settings: {'; '.join(differing)}")
     stored = [answer for answer in evaluation.answers[:count] if not answer.sample]
-    kept = [(answer.prompt, asked) for answer in stored if (asked := repeating(model, answer, router)) is not None]
+    requests = [(answer.prompt, repeating(model, answer, router)) for answer in stored]
+    kept = [(problem, request) for problem, request in requests if request is not None]
     if not kept:
         raise ValueError(f"{folder} holds no answer whose text was kept; omit --answers, and new ones are decoded")
-    return [problem for problem, _ in kept], model.shared_engine.run([asked for _, asked in kept], memory=memory)
+    return [problem for problem, _ in kept], model.shared_engine.run([request for _, request in kept], memory=memory)
 
 
 def repeating(model: Tyler, answer: Answer, router: Router | None) -> Request | None:

@@ -3,7 +3,7 @@
 tyler.json                 format, backbone, operators, prompt, stage, versions, digests of the files (`manifest.py`)
 synthesizer/  policy/      LoRA phi and eta as ordinary peft adapter folders (policy only after Stage 2)
 operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator, {name}.latents of one
-                           whose latents are constant, the first two, .latents and .centre of a centred one; psi
+                           whose latents are constant; psi
 merged_adapters/           peft adapter folders that are merged into the backbone before anything else, where it has any
 README.md                  the generated model card
 """
@@ -33,7 +33,7 @@ from tyler.modeling.manifest import (
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import CentredHead, ConstantHead, Head, Synthesizer, TrainedHead, check_heads
+from tyler.modeling.synthesis import ConstantHead, Head, Synthesizer, TrainedHead, check_heads
 from tyler.modeling.tensor_files import check_half, read_tensors, round_file, tensor_names
 from tyler.tasks.prompts import Prompt
 
@@ -144,8 +144,6 @@ def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch
 
 def head_of(operator: Operator, dim: int, names: Collection[str]) -> TrainedHead:
     """An empty head of the kind whose tensors are among `names`."""
-    if f"{operator.name}.centre" in names:
-        return CentredHead(operator.num_latents, dim)
     if f"{operator.name}.latents" in names:
         return ConstantHead(torch.zeros(operator.num_latents, dim))
     return Head(operator.num_latents, dim)

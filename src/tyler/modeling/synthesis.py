@@ -71,50 +71,7 @@ class ConstantHead(nn.Module):
         return self.latents.new_zeros(self.latents.shape[1], self.latents.shape[1]), self.latents
 
 
-class CentredHead(nn.Module):
-    """What a context adds, learned apart from what is always said: z_t = c + P (h_t - mean h), c, mean h [N, dim].
-
-    `Head` gives the same latents, with c = P mean h + b. But the hidden states of queries may differ little between
-    contexts (on SmolLM2-135M 3.5% of their squares at the start), and a step of P then moves c by far the most.
-    """
-
-    centre: Tensor
-
-    def __init__(self, num_latents: int, dim: int) -> None:
-        super().__init__()
-        self.queries = nn.Parameter(torch.zeros(num_latents, dim))
-        self.proj = nn.Linear(dim, dim, bias=False)
-        self.latents = nn.Parameter(torch.zeros(num_latents, dim))
-        self.register_buffer("centre", torch.zeros(num_latents, dim))
-
-    @classmethod
-    @torch.no_grad()
-    def start(cls, head: Head, hidden: Float[Tensor, "calls latents dim"], scale: float) -> CentredHead:
-        """The queries of a head, centred on what they are given in some contexts.
-
-        c starts as noise of the scale of token embeddings, P as the identity times what gives deviations that scale.
-        """
-        centred = cls(*head.queries.shape).to(head.queries.device)
-        centred.queries.copy_(head.queries)
-        centred.centre.copy_(hidden.float().mean(dim=0))
-        deviation = (hidden.float() - centred.centre).square().mean().sqrt()
-        nn.init.eye_(centred.proj.weight).mul_(scale / deviation)
-        nn.init.normal_(centred.latents, std=scale)
-        return centred
-
-    @property
-    def num_latents(self) -> int:
-        return self.queries.shape[0]
-
-    def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
-        return (self.latents + self.proj(hidden.to(self.centre) - self.centre)).to(hidden.dtype)
-
-    def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
-        """W and b of z = W h + b."""
-        return self.proj.weight, self.latents - self.proj(self.centre)
-
-
-TrainedHead = Head | ConstantHead | CentredHead
+TrainedHead = Head | ConstantHead
 """What Stage 1 trains, as `stage1.latents` says."""
 
 

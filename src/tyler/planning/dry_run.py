@@ -44,11 +44,10 @@ from tyler.training.command import lora_of
 from tyler.training.grpo import GrpoTrainer
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, scaler_of
-from tyler.training.planned import PROMPT, rows_of
-from tyler.training.shape import Parameters, Shape, count_parameters
+from tyler.training.planned import PROMPT, Parameters, Shape, count_parameters, rows_of
 from tyler.training.stage2 import Stage2Trainer
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.traces import Trace
+from tyler.training.teacher_forcing import Trace
 
 LENGTH = 256
 """Tokens of a trace, unless another number is given."""
@@ -191,7 +190,7 @@ def stage2(model: Tyler, problems: Sequence[Problem], config: Config, meter: Met
     model.policy.add_lora(lora_of(config))
     trainer = Stage2Trainer(model, problems, (), config)
     with meter.phase("calibration"):
-        answers = trainer.parts.rollouts.answer(boundary_requests(model, problems, config))
+        answers = trainer.rollouts.answer(boundary_requests(model, problems, config))
         calibrate(model, answers, config.stage2.calibration)
         trainer.reference_psi.copy_(model.policy.psi.detach())
     improve(trainer, problems[:1], meter, "stage2")
@@ -244,10 +243,10 @@ def random_trace(backbone: Backbone, length: int) -> Trace:
 def learn(trainer: SupervisedTrainer[Any, Any], examples: Sequence[Any]) -> float:
     """One optimizer step on traces; returns the loss."""
     optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
-    trainer.begin()
+    trainer.module.train()
     loss = trainer.accumulate(examples, optimization.backward)
     optimization.step(0, ["the dry run's"], loss)
-    trainer.end()
+    trainer.module.eval()
     return loss
 
 

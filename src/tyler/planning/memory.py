@@ -14,8 +14,7 @@ from tyler.config.sections import LoraConfig
 from tyler.config.sizes import positions_at_once
 from tyler.modeling.architectures import siblings
 from tyler.training.micro_batches import CALIBRATION_ROWS
-from tyler.training.planned import PROMPT, Read, Step, answer_length
-from tyler.training.shape import Parameters, Shape, count_parameters
+from tyler.training.planned import PROMPT, Parameters, Read, Shape, Step, answer_length, count_parameters
 
 FLOAT32 = 4
 """Bytes of a trained parameter, and of its gradient; AdamW keeps two moments of the same size."""

@@ -20,7 +20,7 @@ from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
 from tyler.planning.memory import Parts
 from tyler.reasoners.table import TRAININGS, find_training
-from tyler.training.shape import Parameters, Shape, count_parameters
+from tyler.training.planned import Parameters, Shape, count_parameters
 
 MARGIN = 1.25
 """What is needed may be this much above the prediction: dry runs peaked up to 20% above it (docs/backbones.md)."""

@@ -10,17 +10,9 @@ from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.tasks.problem import Problem
-from tyler.training.command import (
-    Prepared,
-    load_backbone,
-    load_problems_that_fit,
-    lora_model,
-    origin_of,
-    plain_model,
-    training_command,
-)
-from tyler.training.rewards import origins, with_sources
-from tyler.training.stage2 import Stage2Trainer, learner
+from tyler.training.command import Prepared, load_backbone, lora_model, plain_model, training_command
+from tyler.training.rewards import with_sources
+from tyler.training.stage2 import Stage2Trainer, prepared
 
 METRICS = Stage2Trainer.metrics
 
@@ -31,12 +23,7 @@ def run(config: Config) -> Prepared[Tyler]:
     config = with_sources(config)
     backbone = load_backbone(config, sharded=config.stage2.shard_layers)
     torch.manual_seed(config.stage2.seed)
-    model = plain_model(config, backbone, "grpo")
-    problems, development = load_problems_that_fit(config, config.stage2, model.request, backbone)
-    origin = origin_of(backbone.fingerprint(), map(Problem.content, problems), backbone) | origins(config.rewards)
-    model = learner(model, config)
-    trained = model, problems, development, config
-    return Prepared(model, origin, lambda run: Stage2Trainer(*trained, title="GRPO").train(run), config)
+    return prepared(config, plain_model(config, backbone, "grpo"), backbone.fingerprint(), "GRPO")
 
 
 def rehearsed(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> Stage2Trainer:

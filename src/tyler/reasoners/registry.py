@@ -84,7 +84,6 @@ class Loaded:
 
     @property
     def weights(self) -> str:
-        """The hash of the weights."""
         return str(self.model.fingerprint())
 
     @property

@@ -14,8 +14,8 @@ from tyler.modeling.backbone import Backbone
 from tyler.runs.metrics import SPEED, Metrics, from_traces
 from tyler.training.command import Prepared, load_backbone, lora_model, origin_of, training_command
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import embed_ids
-from tyler.training.traces import Trace, load_development, load_traces
+from tyler.training.teacher_forcing import Trace, embed_ids
+from tyler.training.traces import load_development, load_traces
 
 METRICS = Metrics("SFT", from_traces("sft", "eta", SPEED), sections=("sft",))
 

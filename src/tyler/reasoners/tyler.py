@@ -26,7 +26,6 @@ class TylerReasoner(Servable):
     sampler: Sampler | None = None
 
     def request(self, question: Question, settings: AnswerSettings) -> Request:
-        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
         if self.sampler is not None:
             settings.check_without_operators(self.name)
         request = self.model.request(

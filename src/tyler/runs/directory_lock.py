@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tyler.runs.checkpoints import RunError
@@ -40,19 +38,7 @@ def take_lock(path: Path) -> int:
             ) from error
 
 
-def release(path: Path, lock: int | None) -> None:
-    """Remove the lock while it is still held, and let go of it; None is a directory that was not locked."""
-    if lock is None:
-        return
+def release(path: Path, lock: int) -> None:
+    """Remove the lock while it is still held, and let go of it."""
     (path / LOCK).unlink(missing_ok=True)
     os.close(lock)
-
-
-@contextmanager
-def released_on_error(path: Path, lock: int | None) -> Iterator[None]:
-    """Let go of the lock where something fails, so that the next start finds none."""
-    try:
-        yield
-    except BaseException:
-        release(path, lock)
-        raise

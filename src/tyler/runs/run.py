@@ -26,6 +26,7 @@ import platform
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
@@ -54,7 +55,7 @@ from tyler.runs.checkpoints import (
     whole_checkpoints,
     write_digests,
 )
-from tyler.runs.directory_lock import LOCK, release, released_on_error, take_lock
+from tyler.runs.directory_lock import LOCK, release, take_lock
 from tyler.runs.environment import environment
 from tyler.runs.json_lines import json_line, parsed
 
@@ -90,7 +91,6 @@ class TrainedRun:
             self.best = Best(step, metric, value)
 
     def checkpoints(self) -> list[Path]:
-        """The whole checkpoints, oldest first."""
         return whole_checkpoints(self.path)
 
     def latest_checkpoint(self) -> Path | None:
@@ -117,14 +117,15 @@ class TrainedRun:
 class Run(TrainedRun):
     """A run directory open for writing. Make one with `create` or `resume`, and close it, or use `with`."""
 
-    def __init__(self, path: Path, lock: int | None, keep_checkpoints: int) -> None:
+    def __init__(self, path: Path, held: ExitStack, keep_checkpoints: int) -> None:
         super().__init__(path)
-        self._lock = lock
         self._keep_checkpoints = keep_checkpoints
         self._listeners: list[Listener] = []
         # Unbuffered: what a full disk did not take must not come back when the file is closed.
-        self._metrics = open(path / METRICS, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+        self._metrics = held.enter_context(FileIO(path / METRICS, "ab"))
         self._trajectories: FileIO | None = None  # most runs log none
+        self._held = held.pop_all()
+        """The lock and the logs, which are this run's from now on."""
 
     @classmethod
     def create(
@@ -144,8 +145,8 @@ class Run(TrainedRun):
         """
         path = Path(path)
         _refuse_other_files(path)
-        held = _open_directory(path, lock)
-        with released_on_error(path, held):
+        with ExitStack() as held:
+            _open_directory(path, lock, held)
             if (path / CONFIG).exists():
                 if not replace:
                     raise RunError(
@@ -179,8 +180,8 @@ class Run(TrainedRun):
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
-        held = _open_directory(path, lock)
-        with released_on_error(path, held):
+        with ExitStack() as held:
+            _open_directory(path, lock, held)
             before = _read_config(path / CONFIG)
             if changed := differences(before, config_text, defaults_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(changed)}")
@@ -203,7 +204,7 @@ class Run(TrainedRun):
         if not trajectories:
             return
         if self._trajectories is None:
-            self._trajectories = open(self.path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+            self._trajectories = self._held.enter_context(FileIO(self.path / TRAJECTORIES, "ab"))
         lines = "".join(json_line({"step": step, **trajectory}) for trajectory in trajectories)
         self._append(self._trajectories, TRAJECTORIES, gzip.compress(lines.encode("utf-8"), mtime=0))
 
@@ -269,11 +270,7 @@ class Run(TrainedRun):
         return final
 
     def close(self) -> None:
-        """Close the logs and let other processes have the directory."""
-        self._metrics.close()
-        if self._trajectories is not None:
-            self._trajectories.close()
-        release(self.path, self._lock)
+        self._held.close()
 
     def __enter__(self) -> Run:
         return self
@@ -375,17 +372,17 @@ def _read_config(path: Path) -> str:
     return text
 
 
-def _open_directory(path: Path, locked: bool) -> int | None:
-    """Make the directory, prove that it can be written, and take its lock; returns the lock's file descriptor."""
+def _open_directory(path: Path, locked: bool, held: ExitStack) -> None:
+    """Make the directory and prove that it can be written; take its lock, which `held` lets go of."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = take_lock(path) if locked else None
     except OSError as error:
         raise RunError(f"cannot write to {path}: {error.strerror}; choose another directory (--output)") from error
     if lock is not None:
+        held.callback(release, path, lock)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
-    return lock
 
 
 def _rewind_logs(path: Path) -> None:

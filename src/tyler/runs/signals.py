@@ -17,13 +17,9 @@ class Interrupted(KeyboardInterrupt):
     `signum` is the signal that asked; `resumes` whether there is a run to resume.
     """
 
-    def __init__(self, message: str, signum: int, resumes: bool = True) -> None:
+    def __init__(self, message: str, signum: int = signal.SIGINT, resumes: bool = True) -> None:
         super().__init__(message)
         self.signum, self.resumes = signum, resumes
-
-    def __reduce__(self) -> tuple[type[Interrupted], tuple[str, int, bool]]:
-        """What another process makes it from again: a worker that stopped tells its parent."""
-        return type(self), (str(self), self.signum, self.resumes)
 
 
 @dataclass

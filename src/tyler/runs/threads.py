@@ -1,4 +1,4 @@
-"""How many threads fit the cores that are free, and a hint when they no longer do. Without torch.
+"""How many threads fit the cores that are free. Without torch.
 
 A loop on several threads is as slow as the slowest of them. On a core that another program uses, a few microseconds of
 work take a time slice of milliseconds. So a command starts with a thread for each core that is free, and threads that
@@ -10,10 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +20,6 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "OMP_NUM_THREADS"
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-EVERY = 30.0
-"""Seconds between two looks at the cores while a command runs."""
 
 
 def cores() -> int:
@@ -58,7 +53,7 @@ class CoreUse:
     def busy_until(self, later: CoreUse) -> float:
         """How many cores other programs have used in the mean from now to `later`."""
         seconds = later.time - self.time
-        total = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores()
+        total = len(os.sched_getaffinity(0))
         return max(0.0, total - (later.free - self.free + later.own - self.own) / seconds) if seconds > 0 else 0.0
 
 
@@ -90,35 +85,3 @@ def keep(threads: object) -> None:
     if _chosen and isinstance(threads, int) and threads != torch.get_num_threads():
         torch.set_num_threads(threads)
         logger.info("%s threads, as this run was started with; %s sets another number", threads, VARIABLE)
-
-
-@contextmanager
-def watched() -> Iterator[None]:
-    """Within it a hint is logged, once, when other programs leave fewer cores than torch has threads."""
-    ended = threading.Event()
-    threading.Thread(target=_watch, args=(ended,), daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-
-
-def _watch(ended: threading.Event) -> None:
-    before, crowded = CoreUse.now(), 0
-    while before is not None and not ended.wait(EVERY):
-        after = CoreUse.now()
-        assert after is not None
-        busy, torch = before.busy_until(after), sys.modules.get("torch")
-        threads = torch.get_num_threads() if torch is not None and "torch.nn" in sys.modules else 1
-        crowded = crowded + 1 if threads > 1 and threads_beside(busy) < threads else 0
-        if crowded == 2:
-            logger.warning(
-                "other programs use %.1f of %d cores, and %d threads share the rest: steps are slow; start with %s=%d",
-                busy,
-                cores(),
-                threads,
-                VARIABLE,
-                threads_beside(busy),
-            )
-            return
-        before = after

@@ -54,9 +54,6 @@ class Tool:
     open: Callable[[Start], GeneralTracker]
 
 
-# --- the tools --------------------------------------------------------------------------------------------------------
-
-
 def tensorboard(start: Start) -> GeneralTracker:
     """Event files in the run's `tracking` folder. A resumed run hides what was shown of the steps that it redoes."""
     from accelerate.tracking import TensorBoardTracker
@@ -117,9 +114,6 @@ def _started(tracker: GeneralTracker) -> GeneralTracker:
     return tracker
 
 
-# --- around them ------------------------------------------------------------------------------------------------------
-
-
 class FailSafeTracker:
     """A tracker that fails is reported once and not used again; the run continues."""
 
@@ -128,12 +122,10 @@ class FailSafeTracker:
         self._failed = False
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Show the metrics of a step."""
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
         self._try(lambda: self._tracker.log(numbers, step=step))
 
     def finish(self) -> None:
-        """Send what is still under way."""
         self._try(self._tracker.finish)
 
     def _try(self, action: Callable[[], object]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
@@ -50,7 +49,6 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     for path, (kind, handler) in ENDPOINTS.items():
         add_endpoint(app, service, path, kind, handler)
     add_status(app, service)
-    app.openapi = cache(partial(described, app))  # type: ignore[method-assign]
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
     app.add_middleware(
         CORSMiddleware,
@@ -64,16 +62,18 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
 
 def add_endpoint(app: FastAPI, service: Service, path: str, kind: type[Strict], handler: Handler) -> None:
     """A route that reads its body itself: parsing is bounded and may leave the event loop."""
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
 
-    @app.post(
-        path,
-        name=kind.__name__,
-        response_model=None,
-        openapi_extra={"requestBody": {"required": True, "content": content}},
-    )
-    async def endpoint(http: Request) -> Response:
-        return await handler(service, http, await read(kind, http, service.settings.unknown_fields))
+    class Reading(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            async def answer(http: Request) -> Response:
+                return await handler(service, http, await read(kind, http, service.settings.unknown_fields))
+
+            return answer
+
+    def endpoint(body: Any) -> None: ...
+
+    endpoint.__annotations__["body"] = kind  # what the description of the API is made from
+    app.router.add_api_route(path, endpoint, methods=["POST"], name=kind.__name__, route_class_override=Reading)
 
 
 def add_status(app: FastAPI, service: Service) -> None:
@@ -153,12 +153,3 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Error, "description": "Refused; `param` names a field that is wrong, unknown or not supported"},
     "5XX": {"model": Error, "description": "The engine failed; the same request may be sent again"},
 }
-
-
-def described(app: FastAPI) -> dict[str, Any]:
-    """The description of all endpoints; FastAPI does not know the bodies, which they read themselves."""
-    found: dict[str, Any] = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    kinds: Any = [(kind, "validation") for kind, _ in ENDPOINTS.values()]
-    _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")
-    found["components"]["schemas"] |= schemas["$defs"]
-    return found

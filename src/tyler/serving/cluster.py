@@ -10,19 +10,11 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-)
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 from ray import serve
 
 from tyler.evaluation.options import memory_of, router_of
@@ -31,9 +23,11 @@ from tyler.serving.settings import ServerSettings
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: tuple(filter(None, str(text).split(","))))]
 
 
-class Arguments(BaseModel, extra="allow", frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ServerSettings):
     """What `serve run tyler.serving.cluster:app KEY=VALUE` takes: the settings of a server, and these."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     model: str
     method: str | None = None
     router: str | None = None
@@ -43,30 +37,22 @@ class Arguments(BaseModel, extra="allow", frozen=True):
     aliases: Names = ()
     hosts: Names = ()
     origins: Names = ()
-    min_replicas: NonNegativeInt = 1
-    max_replicas: PositiveInt = 1
-    cpus: PositiveFloat = 1.0
+    min_replicas: int = 1
+    max_replicas: int = 1
+    cpus: float = 1.0
     """Of each replica."""
-    gpus: NonNegativeFloat = 0.0
-
-    @property
-    def settings(self) -> ServerSettings:
-        """Those of each replica's server. Raises ValueError for one that there is not, and for an invalid value."""
-        known = [field.name for field in fields(ServerSettings)]
-        given = {"name": Path(self.model).name} | {key: value for key, value in self if key in known}
-        given |= self.model_extra or {}
-        if unknown := sorted(given.keys() - set(known)):
-            raise ValueError(f"there is no setting {unknown[0]!r}; there are {', '.join(known)}")
-        settings: ServerSettings = TypeAdapter(ServerSettings).validate_python(given)
-        return settings.with_keys()
+    gpus: float = 0.0
 
 
-def app(arguments: Arguments) -> serve.Application:
+def app(arguments: dict[str, Any]) -> serve.Application:
     """The application by its arguments, for `serve run` and Ray's config files.
 
     A replica is added while more requests run than its rows decode at once; beyond its queue the server says 429.
+    Raises ValueError for an argument that there is not, and for an invalid value.
     """
-    given, settings, router = arguments, arguments.settings, router_of(arguments.router)
+    given = {"name": Path(arguments.get("model", "")).name} | arguments
+    settings = TypeAdapter(Arguments).validate_python(given).with_keys()
+    router = router_of(settings.router)
 
     def build() -> Any:
         """In a replica: load the model there."""
@@ -74,7 +60,7 @@ def app(arguments: Arguments) -> serve.Application:
         from tyler.serving.app import create_app
 
         load: dict[str, Any] = {key: getattr(settings, key) for key in ("name", "budget", "max_new_tokens", "slots")}
-        loaded = registry.load(given.model, given.method, dtype=given.dtype, router=router, **load)
+        loaded = registry.load(settings.model, settings.method, dtype=settings.dtype, router=router, **load)
         log, process = settings.log, f"-{socket.gethostname()}-{os.getpid()}"  # a log for each replica
         own = replace(settings, log=log and log.with_stem(log.stem + process))
         return create_app(loaded.reasoner, own, loaded.weights)  # type: ignore[arg-type]
@@ -91,11 +77,11 @@ def app(arguments: Arguments) -> serve.Application:
         serve.ingress(build)(Server),
         name="tyler",
         autoscaling_config={
-            "min_replicas": given.min_replicas,
-            "max_replicas": given.max_replicas,
+            "min_replicas": settings.min_replicas,
+            "max_replicas": settings.max_replicas,
             "target_ongoing_requests": settings.slots,
         },
-        ray_actor_options={"num_cpus": given.cpus, "num_gpus": given.gpus},
+        ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
         max_ongoing_requests=settings.slots + settings.max_queue,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=2.0,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, TypeVar
@@ -20,8 +21,8 @@ from starlette.responses import JSONResponse, Response
 from tyler.engine.request import TokenEvent
 from tyler.serving import schema
 from tyler.serving.errors import ApiError
-from tyler.serving.event_stream import Event, Rendering
-from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Started, Text, mark
+from tyler.serving.event_stream import Event, Rendering, encoded
+from tyler.serving.generation import Answer, Failed, Finished, Invocation, Piece, Started, Text, mark
 from tyler.serving.schema import Alternatives, Count, Effort, Ids, Sampled, Strict, Turns, Wanted, conversation_of
 from tyler.serving.scoring import Scored, entries_of, name_of, score_prompt
 from tyler.serving.service import Service
@@ -60,7 +61,7 @@ class ChatRequest(Sampled):
 class Choices(Rendering[Choosing]):
     """One object with a choice for each answer, or chunks with some of each: what chats and completions have."""
 
-    last, prefix, kind, chunk_kind = b"data: [DONE]\n\n", "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     @abstractmethod
     def choice(self, answer: Answer) -> dict[str, Any]:
@@ -86,9 +87,10 @@ class Choices(Rendering[Choosing]):
         else:
             yield None, self._chunk([self.part(self.generation.answers[piece.index], piece)])
 
-    def ended(self) -> Iterator[Event]:
+    def ended(self) -> Iterable[bytes]:
         if self.body.stream_options.include_usage:
-            yield None, self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}
+            yield encoded((None, self._chunk([]) | {"usage": self.generation.usage("prompt", "completion")}))
+        yield b"data: [DONE]\n\n"
 
     def whole(self) -> dict[str, Any]:
         choices = [
@@ -146,16 +148,16 @@ class CompletionRequest(Sampled):
         return self.sampled(questions, length=self.max_tokens, usual=USUAL_TOKENS, alternatives=self.logprobs or 0)
 
 
+@dataclass
 class Completion(Choices[CompletionRequest]):
     """Texts, after their prompts where these are echoed. Invocations stand beside the text only."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, service: Service, body: CompletionRequest, generation: Generation) -> None:
-        super().__init__(service, body, generation)
-        self._echoed = [("", list[Scored]())] * len(generation.answers)
+    def __post_init__(self) -> None:
+        self._echoed = [("", list[Scored]())] * len(self.generation.answers)
         """Of each answer the prompt as it is repeated, and the scores of its tokens."""
-        self._sent = [0] * len(generation.answers)  # characters of each
+        self._sent = [0] * len(self.generation.answers)  # characters of each
 
     async def prepare(self) -> None:
         if not self.body.echo:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TypeVar
 
 from tyler.engine.base import BaseEngine
@@ -21,6 +20,8 @@ from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
 from tyler.serving.settings import ServerSettings
 
 Found = TypeVar("Found")
+Told = list[Event] | DecodingError
+"""What a step gave rise to, or why nothing will follow."""
 
 PROBE_SECONDS = 1.0
 """How long a failed engine is left alone before it is tried again."""
@@ -55,17 +56,18 @@ class Dispatcher:
         if self._reviving is not None:
             self._reviving.cancel()
 
-    async def ask(
-        self,
-        requests: Sequence[Request],
-        deliver: Callable[[list[Event], float], None],
-        failed: Callable[[DecodingError], None],
-    ) -> Future[Call]:
-        """Queue requests. This event loop calls `deliver` with what a step gave rise to, and when, or `failed` once.
+    async def ask(self, requests: Sequence[Request], deliver: Callable[[Told, float], None]) -> Future[Call]:
+        """Queue requests. This event loop calls `deliver` with what a step gave rise to, and when.
 
         Raises ValueError for a request that the engine refuses, DecodingError where it cannot be made.
         """
-        pass_on = partial(self._pass_on, asyncio.get_running_loop(), deliver, failed)
+        loop = asyncio.get_running_loop()
+
+        def pass_on(told: Told) -> None:
+            """In the engine's thread."""
+            with suppress(RuntimeError):  # a loop that has ended hears nothing
+                loop.call_soon_threadsafe(self._deliver, deliver, told, time.perf_counter())
+
         opening = self._engine.open(requests, pass_on, slots=self._slots, memory=self._memory)
         self.open += len(requests)
         try:
@@ -114,26 +116,12 @@ class Dispatcher:
             self._note_failure(error)
             raise DecodingError(f"decoding failed: {type(error).__name__}: {error}") from error
 
-    def _pass_on(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        deliver: Callable[[list[Event], float], None],
-        failed: Callable[[DecodingError], None],
-        told: list[Event] | DecodingError,
-    ) -> None:
-        """In the engine's thread: let the event loop have what happened, and when."""
-        with suppress(RuntimeError):  # a loop that has ended hears nothing
-            if isinstance(told, DecodingError):
-                loop.call_soon_threadsafe(self._fail, failed, told)
-            else:
-                loop.call_soon_threadsafe(deliver, told, time.perf_counter())
-
     # -- an engine that failed -----------------------------------------------------------------------------------
 
-    def _fail(self, failed: Callable[[DecodingError], None], error: DecodingError) -> None:
-        if error.__cause__ is not None:
-            self._note_failure(error.__cause__)
-        failed(error)
+    def _deliver(self, deliver: Callable[[Told, float], None], told: Told, now: float) -> None:
+        if isinstance(told, DecodingError) and told.__cause__ is not None:
+            self._note_failure(told.__cause__)
+        deliver(told, now)
 
     def _note_failure(self, error: BaseException) -> None:
         """Have a new engine made, unless that is being done."""

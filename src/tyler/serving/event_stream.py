@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
@@ -33,26 +33,21 @@ def encoded(event: Event) -> bytes:
 
 @dataclass
 class Rendering(ABC, Generic[Asked]):
-    """A generation in the words of one protocol. `last` ends a stream, after its last event."""
+    """A generation in the words of one protocol."""
 
     service: Service
     body: Asked
     generation: Generation
-    last: ClassVar[bytes] = b""
 
     async def prepare(self) -> None:
         """Find out what has to be known before anything is told."""
-
-    def begun(self) -> Iterable[Event]:
-        """What is told before the first piece."""
-        return ()
 
     @abstractmethod
     def add(self, piece: Piece) -> Iterable[Event]:
         """What a piece of the answers is told by."""
 
-    def ended(self) -> Iterable[Event]:
-        """What is told after the last piece, where no answer failed."""
+    def ended(self) -> Iterable[bytes]:
+        """What a stream ends with, where no answer failed."""
         return ()
 
     @abstractmethod
@@ -61,7 +56,6 @@ class Rendering(ABC, Generic[Asked]):
 
     async def at_once(self) -> dict[str, Any]:
         """The one object, when all is done. Raises ApiError when the engine failed."""
-        await self.prepare()
         async for pieces in self.generation.pieces(streams=False):
             for piece in pieces:
                 if isinstance(piece, Failed):
@@ -71,9 +65,6 @@ class Rendering(ABC, Generic[Asked]):
 
     async def streamed(self) -> AsyncGenerator[bytes, None]:
         """Everything that a stream sends."""
-        await self.prepare()
-        for event in self.begun():
-            yield encoded(event)
         async for pieces in self.generation.pieces():
             for piece in pieces:
                 for event in self.add(piece):
@@ -82,14 +73,13 @@ class Rendering(ABC, Generic[Asked]):
                     return
             if not pieces:  # proxies close a quiet stream, and only a write finds out who has gone
                 yield KEEPALIVE_COMMENT
-        for event in self.ended():
-            yield encoded(event)
-        if self.last:
-            yield self.last
+        for last in self.ended():
+            yield last
 
 
 async def answered(rendering: Rendering[Any]) -> Response:
     """A generation as a stream, where its request asks for one, or as one object."""
+    await rendering.prepare()
     if rendering.body.stream:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return EventSourceResponse(rendering.streamed(), headers=headers)

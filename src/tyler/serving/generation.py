@@ -15,7 +15,7 @@ from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, T
 from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.shared_engine import Call, DecodingError
 from tyler.engine.trajectory import Trajectory
-from tyler.serving.dispatcher import Dispatcher
+from tyler.serving.dispatcher import Dispatcher, Told
 from tyler.serving.errors import ApiError, answer_to
 from tyler.serving.grammar import TextGrammar
 from tyler.serving.metrics import Metrics
@@ -25,6 +25,8 @@ FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 STREAM_SECONDS = 0.05
 """How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
 than the token, and readers are slower. The first one, invocations and ends are never kept back."""
+PING_SECONDS = 15.0
+"""How long a stream may be quiet before it sends a comment."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,8 @@ class Answer:
     @property
     def latents(self) -> int:
         """Latents so far."""
-        return (
-            sum(record["latents"] for record in self.invocations) if self.trajectory is None else self.done.num_latents
-        )
+        known = self.trajectory
+        return sum(record["latents"] for record in self.invocations) if known is None else known.num_latents
 
     @property
     def generated(self) -> int:
@@ -199,48 +200,37 @@ def router_name(router: Router) -> str:
 class Generation:
     """The answers to one HTTP request, `n` to each prompt."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        requests: Sequence[Request],
-        metrics: Metrics,
-        n: int = 1,
-        ping_seconds: float = 15.0,
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, requests: Sequence[Request], metrics: Metrics, n: int = 1) -> None:
         self.id, self.started = secrets.token_hex(12), time.time()
         self._firsts, asked = slice(0, None, n), time.perf_counter()
         self.answers = [Answer(index, one, asked) for index, one in enumerate(requests)]
         self.failure: ApiError | None = None
         self._dispatcher, self._metrics, self._closed = dispatcher, metrics, False
         self._opening: Future[Call]
-        self._ping_seconds, self._streams = ping_seconds, True
+        self._streams = True
         self._waiting, self._news, self._urgent = list[Piece](), asyncio.Event(), asyncio.Event()
 
     async def begin(self) -> None:
         """Queue the answers. Raises as `Dispatcher.ask`."""
         requests = [answer.request for answer in self.answers]
-        self._opening = await self._dispatcher.ask(requests, self.take, self._fail)
+        self._opening = await self._dispatcher.ask(requests, self.take)
 
-    def take(self, events: Sequence[Event], now: float) -> None:
-        """Note what the engine did at `now`."""
+    def take(self, told: Told, now: float) -> None:
+        """Note what the engine did at `now`, or that it lost what is unfinished."""
         urgent = (InvocationEvent, FinishEvent) if self._streams else (FinishEvent,)
-        for event in events:
+        if isinstance(told, DecodingError):
+            self.failure, told = answer_to(told), []
+        for event in told:
             if isinstance(event, FinishEvent) and event.error is not None:
-                self._fail(DecodingError(event.error))
+                self.failure = answer_to(DecodingError(event.error))
             elif not self._closed:
                 answer = self.answers[event.index]
                 self._waiting += answer.take(event, now)
                 if isinstance(event, FinishEvent):
                     self._metrics.finished_answer(event.trajectory, answer.asked, answer.times, now)
         self._news.set()
-        if any(isinstance(event, urgent) for event in events):
+        if self.failure is not None or any(isinstance(event, urgent) for event in told):
             self._urgent.set()
-
-    def _fail(self, error: DecodingError) -> None:
-        """Note that the engine lost what is unfinished."""
-        self.failure = answer_to(error)
-        self._news.set()
-        self._urgent.set()
 
     async def pieces(self, *, streams: bool = True) -> AsyncIterator[list[Piece]]:
         """The stream, in the order in which each answer grew; what arrived together comes together.
@@ -253,7 +243,7 @@ class Generation:
         while self.unfinished or self._waiting:
             news = self._news if streams else self._urgent
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), self._ping_seconds)
+                await asyncio.wait_for(news.wait(), PING_SECONDS)
             is_quiet = not news.is_set()
             self._news.clear()
             self._urgent.clear()
@@ -277,7 +267,6 @@ class Generation:
 
     @property
     def outcome(self) -> str:
-        """What became of it."""
         return "failed" if self.failure is not None else "aborted" if self.unfinished else "finished"
 
     @property

@@ -94,22 +94,22 @@ def compiled(grammar: TextGrammar) -> LLMatcher:
     return matcher
 
 
+@dataclass(frozen=True)
 class TextMatcher:
     """Where one answer stands in its grammar."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    matcher: LLMatcher
 
     def accept(self, token: int) -> None:
         """Go on by a token that the mask allowed. Raises GrammarError where a limit of llguidance is reached."""
-        if not self._matcher.consume_token(token):
-            raise GrammarError(first_line(self._matcher.get_error()))
+        if not self.matcher.consume_token(token):
+            raise GrammarError(first_line(self.matcher.get_error()))
 
     def mask(self) -> Int[Tensor, "words"]:
         """The tokens that may come next, a bit each. Raises GrammarError as `accept`."""
-        found = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.int32)
-        if self._matcher.is_error():
-            raise GrammarError(first_line(self._matcher.get_error()))
+        found = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.int32)
+        if self.matcher.is_error():
+            raise GrammarError(first_line(self.matcher.get_error()))
         return found
 
 

@@ -26,6 +26,8 @@ OPEN = ("/health", "/health/live", "/health/ready")
 """What needs no key and no name: those who look after servers ask it, by any address. The page needs no key either."""
 QUIET = (*OPEN, "/metrics")
 """What is asked so often that the access log has it under DEBUG."""
+BODY_SECONDS = 30.0
+"""How long a client has to send a body."""
 BODIES = 16
 """Bodies of the largest size that may be on their way at once; beyond that they are refused with 429."""
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -95,10 +97,10 @@ class Guard:
         if not length.isdecimal() or int(length) > most:
             raise too_large(most)
         try:
-            async with asyncio.timeout(self._settings.body_seconds):
+            async with asyncio.timeout(BODY_SECONDS):
                 return await self._read(receive, most)
         except TimeoutError:
-            message = f"the body did not come within {self._settings.body_seconds:g} seconds"
+            message = f"the body did not come within {BODY_SECONDS:g} seconds"
             raise ApiError(408, message, headers={"Connection": "close"}) from None
 
     def _check_origin(self, headers: Headers) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from tyler.serving import schema
 from tyler.serving.event_stream import Event, Rendering
-from tyler.serving.generation import Failed, Finished, Invocation, Piece, Text, mark
+from tyler.serving.generation import Failed, Finished, Invocation, Piece, Started, Text, mark
 from tyler.serving.schema import Content, Count, Generating, StopStrings, Strict, TextOptions, Turns, Wanted, text_of
 from tyler.serving.service import Service
 
@@ -70,11 +70,10 @@ class Message(Rendering[MessagesRequest]):
 
     _blocks: list[dict[str, Any]] = field(default_factory=list)
 
-    def begun(self) -> Iterator[Event]:
-        yield named("message_start", message=self._message())
-
     def add(self, piece: Piece) -> Iterator[Event]:
         match piece:
+            case Started():
+                yield named("message_start", message=self._message())
             case Text(text=text) if text:
                 if not self._blocks or self._blocks[-1]["type"] != "text":
                     yield from self._open({"type": "text", "text": ""})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,29 +21,25 @@ class Metrics:
 
     def __init__(self, engine: SharedEngine) -> None:
         self.registry = registry = CollectorRegistry()
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tyler_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"tyler_{name}", text, registry=registry, buckets=buckets)
+        counter = partial(Counter, namespace="tyler", registry=registry)
+        histogram = partial(Histogram, namespace="tyler", registry=registry)
 
         def gauge(name: str, text: str, value: Callable[[Load], float]) -> None:
-            Gauge(f"tyler_{name}", text, registry=registry).set_function(lambda: value(engine.load()))
+            Gauge(name, text, namespace="tyler", registry=registry).set_function(lambda: value(engine.load()))
 
-        self.requests = counter("http_requests", "Answered HTTP requests", "route", "status")
-        self.finished = counter("request_success", "Finished answers", "finished_reason")
+        self.requests = counter("http_requests", "Answered HTTP requests", ("route", "status"))
+        self.finished = counter("request_success", "Finished answers", ("finished_reason",))
         self.aborted = counter("request_aborted", "Answers whose client went away")
         self.failed = counter("request_failed", "Answers lost to a failure of the engine")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of finished answers")
         self.tokens = counter("generation_tokens", "Visible tokens of finished answers")
         self.latents = counter("latents", "Latents of finished answers")
-        self.invocations = counter("invocations", "Operator calls", "operator")
+        self.invocations = counter("invocations", "Operator calls", ("operator",))
         self.exhausted = counter("budget_exhausted", "Finished answers that spent their whole budget")
-        self.first_token = histogram("time_to_first_token_seconds", "From the request to its first token", SLOW)
-        self.inter_token = histogram("inter_token_latency_seconds", "Between two tokens of an answer", FAST)
-        self.end_to_end = histogram("e2e_request_latency_seconds", "From the request to its end", SLOW)
-        self.queue = histogram("request_queue_time_seconds", "From the request to its place in the batch", SLOW)
+        self.first_token = histogram("time_to_first_token_seconds", "From the request to its first token", buckets=SLOW)
+        self.inter_token = histogram("inter_token_latency_seconds", "Between two tokens of an answer", buckets=FAST)
+        self.end_to_end = histogram("e2e_request_latency_seconds", "From the request to its end", buckets=SLOW)
+        self.queue = histogram("request_queue_time_seconds", "From the request to its place in the batch", buckets=SLOW)
         self.log_lines = counter("audit_log_lines", "Lines of the audit log that are on disk")
         self.log_lost = counter("audit_log_lines_lost", "Lines of the audit log that could not be written")
         gauge("num_requests_running", "Answers being decoded", lambda load: load.running)

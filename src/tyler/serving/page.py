@@ -32,7 +32,7 @@ from tyler.presentation import colour_of
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import Event, Rendering, answered
-from tyler.serving.generation import Failed, Invocation, Piece, Text, router_name
+from tyler.serving.generation import Failed, Finished, Invocation, Piece, Started, Text, router_name
 from tyler.serving.schema import Count, Generating, Ids, Name, Strict, Turns, Wanted, conversation_of
 from tyler.serving.service import Service, refusing
 
@@ -183,31 +183,29 @@ async def answer(service: Service, http: HttpRequest, body: PageQuestion) -> Res
 class Watched(Rendering[PageQuestion]):
     """How the answer is decoded, then what happens, then all there is to know of it."""
 
-    def begun(self) -> Iterator[Event]:
-        request = self.generation.answers[0].request
-        yield (
-            "start",
-            {
-                "id": self.generation.id,
-                "budget": request.budget,
-                "router": router_name(request.router),
-                "sampling": asdict(request.sampling),
-                "prompt_tokens": len(request.prompt_ids),
-            },
-        )
-
     def add(self, piece: Piece) -> Iterator[Event]:
         """Tokens and invocations, with p(operator) of each operator in `probs`, where it is known."""
         match piece:
+            case Started():
+                yield "start", self._settings()
             case Text(tokens=tokens):
                 yield "steps", {"steps": [{"text": one.text, "probs": rounded(one.operator_probs)} for one in tokens]}
             case Invocation(record=record, probs=probs):
                 yield "steps", {"steps": [{"call": record, "probs": rounded(probs)}]}
             case Failed(error=error):
                 yield "error", error.body()
+            case Finished():
+                yield "end", self.whole()
 
-    def ended(self) -> Iterator[Event]:
-        yield "end", self.whole()
+    def _settings(self) -> dict[str, Any]:
+        request = self.generation.answers[0].request
+        return {
+            "id": self.generation.id,
+            "budget": request.budget,
+            "router": router_name(request.router),
+            "sampling": asdict(request.sampling),
+            "prompt_tokens": len(request.prompt_ids),
+        }
 
     def whole(self) -> dict[str, Any]:
         return {"trajectory": self.generation.answers[0].done.to_dict()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,10 +11,9 @@ from pydantic import Field
 from tyler.engine.request import TokenEvent
 from tyler.serving import schema
 from tyler.serving.event_stream import Event, Rendering
-from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
+from tyler.serving.generation import Failed, Finished, Invocation, Piece, Started, Text, mark
 from tyler.serving.schema import Count, Effort, Generating, Name, Strict, TextOptions, Turn, Wanted
 from tyler.serving.scoring import entries_of
-from tyler.serving.service import Service
 
 
 class InputMessage(Turn):
@@ -58,8 +58,13 @@ class ResponsesRequest(Generating):
 
     @property
     def wanted(self) -> Wanted:
+        before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
+        if isinstance(self.input, str):
+            asked = schema.Conversation.of([*before, ("user", self.input, "input")])
+        else:
+            asked = schema.conversation_of(self.input, *before, field="input")
         return Wanted(
-            [self.conversation],
+            [asked],
             length=self.max_output_tokens,
             length_field="max_output_tokens",
             effort=self.reasoning.effort,
@@ -68,33 +73,25 @@ class ResponsesRequest(Generating):
             alternatives=self.top_logprobs or 0,
         )
 
-    @property
-    def conversation(self) -> schema.Conversation:
-        """The instructions and the input as the prompt takes them."""
-        before = [] if self.instructions is None else [("system", self.instructions, "instructions")]
-        if isinstance(self.input, str):
-            return schema.Conversation.of([*before, ("user", self.input, "input")])
-        return schema.conversation_of(self.input, *before, field="input")
 
-
+@dataclass
 class Output(Rendering[ResponsesRequest]):
     """A response as it grows: its items in the order in which they began, and the events that tell of them."""
 
-    def __init__(self, service: Service, body: ResponsesRequest, generation: Generation) -> None:
-        super().__init__(service, body, generation)
+    def __post_init__(self) -> None:
         self._items: list[dict[str, Any]] = []
         self._part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self._message = {"id": f"msg_{generation.id}", "type": "message", "role": "assistant", "content": [self._part]}
+        id = f"msg_{self.generation.id}"
+        self._message = {"id": id, "type": "message", "role": "assistant", "content": [self._part]}
         self._where: dict[str, Any] = {}
         """The place of the message's text among the items, once it has begun."""
         self._told = 0
 
-    def begun(self) -> Iterator[Event]:
-        for kind in ("created", "in_progress"):
-            yield self._event(kind, response=self._response("in_progress"))
-
     def add(self, piece: Piece) -> Iterator[Event]:
         match piece:
+            case Started():
+                for kind in ("created", "in_progress"):
+                    yield self._event(kind, response=self._response("in_progress"))
             case Text(text=text, tokens=tokens):
                 yield from self._write(text, tokens)
             case Invocation(record=record):
@@ -114,7 +111,6 @@ class Output(Rendering[ResponsesRequest]):
         return "incomplete" if self.generation.answers[0].finish_reason == "length" else "completed"
 
     def _event(self, kind: str, **content: Any) -> Event:
-        """An event with its number."""
         self._told += 1
         name = f"response.{kind}"
         return name, {"type": name, "sequence_number": self._told - 1, **content}
@@ -149,7 +145,6 @@ class Output(Rendering[ResponsesRequest]):
         yield self._event("output_text.delta", **self._where, delta=text, logprobs=logprobs)
 
     def _finish(self) -> Iterator[Event]:
-        """The end of the message."""
         if not self._where:
             yield from self._write("", [])
         self._message["status"] = self._status

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import sys
 from types import FrameType
@@ -23,6 +22,8 @@ from tyler.serving.settings import ServerSettings
 
 MOST_HEAD = 64 * 2**10
 """Bytes of a request's headers."""
+IDLE_SECONDS, READ_SECONDS = 30.0, 60.0
+"""How long a client has for its headers, and to read what it was sent."""
 
 
 class Server(uvicorn.Server):
@@ -31,7 +32,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: Starlette, settings: ServerSettings) -> None:
         limits: dict[str, Any] = {
             "h11_max_incomplete_event_size": MOST_HEAD,
-            "timeout_keep_alive": settings.idle_seconds,
+            "timeout_keep_alive": IDLE_SECONDS,
             "timeout_graceful_shutdown": settings.drain_seconds,
         }
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
@@ -97,9 +98,8 @@ def listen(settings: ServerSettings) -> socket.socket:
         address = (settings.host, settings.port)
         listening = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as error:
-        code = error.errno or 0  # below zero where the host is unknown
-        why = os.strerror(code) if code > 0 else error.strerror
+        why = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {why}; choose another --port") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.read_seconds))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * READ_SECONDS))
     return listening

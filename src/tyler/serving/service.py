@@ -14,7 +14,7 @@ from fastapi import Request as HttpRequest
 
 from tyler.engine.logits import LogitSettings
 from tyler.engine.request import PromptTooLong, Request
-from tyler.engine.routing import Router, router_named
+from tyler.engine.routing import router_named
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.reasoners.reasoner import AnswerSettings, Servable
@@ -126,13 +126,15 @@ class Service:
         if wanted.answers > self.settings.slots:
             message = f"n={wanted.answers}; this server gives up to {self.settings.slots} answers"
             raise ApiError(400, message, param="n")
+        if body.tyler.router is not None:
+            self._check_operators("tyler.router")
         length = wanted.length or min(wanted.usual or most, most)
         return AnswerSettings(
             sampling=self._sampling(body, wanted.answers),
             max_new_tokens=length,
             stop=wanted.stops,
             budget=self._budget(body, wanted),
-            router=self._router(body),
+            router=None if body.tyler.router is None else router_named(body.tyler.router),
             max_generated=length,
             stop_token_ids=tuple(body.stop_token_ids or ()),
             logits=self._logits(body, wanted.format),
@@ -170,13 +172,6 @@ class Service:
         if seed is None:
             seed = secrets.randbits(48) if temperature else 0
         return Sampling(temperature, top_k=body.top_k or 0, top_p=body.top_p or 1.0, seed=seed)
-
-    def _router(self, body: Generating) -> Router | None:
-        """Who routes. Raises ValueError for a name that does not exist, ApiError for methods without operators."""
-        if body.tyler.router is None:
-            return None
-        self._check_operators("tyler.router")
-        return router_named(body.tyler.router)
 
     def _budget(self, body: Generating, wanted: Wanted) -> int | None:
         """The most operator calls. Raises ApiError for two fields that say it, and for more than the server allows."""
@@ -220,7 +215,7 @@ class Service:
             seeds = [first.sampling.seed, *(seed_of(first.sampling.seed, number) for number in range(1, n))]
             requests += [replace(first, sampling=replace(first.sampling, seed=seed)) for seed in seeds]
         self.check_room(len(requests))
-        generation = Generation(self.dispatcher, requests, self.metrics, n, self.settings.ping_seconds)
+        generation = Generation(self.dispatcher, requests, self.metrics, n)
         with refusing():
             await generation.begin()
         http.state.opened.callback(self._end, http, body, generation)

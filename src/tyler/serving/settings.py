@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from tyro.conf import Suppress, UseAppendAction, arg
 
@@ -27,12 +27,8 @@ LEAST = {
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a model is served. Raises ValueError, by name, for an invalid value.
-
-    `api_keys` are keys by the names under which they are logged. A client has `body_seconds` to send a body,
-    `idle_seconds` for its headers, and `read_seconds` to read what it was sent; a stream that is quiet for
-    `ping_seconds` sends a comment.
-    """
+    """How a model is served; `api_keys` are by the names that are logged. Raises ValueError, by name, for an invalid
+    value."""
 
     name: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = ""
     """What clients call the model; by default the last part of MODEL."""
@@ -78,10 +74,6 @@ class ServerSettings:
     """Where OpenTelemetry traces are sent, such as http://127.0.0.1:4318; by default nowhere."""
     memory: Annotated[int | None, Suppress] = None
     api_keys: Annotated[Mapping[str, str], Suppress] = field(default_factory=dict)
-    body_seconds: Annotated[float, Suppress] = 30.0
-    idle_seconds: Annotated[float, Suppress] = 30.0
-    read_seconds: Annotated[float, Suppress] = 60.0
-    ping_seconds: Annotated[float, Suppress] = 15.0
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -94,10 +86,9 @@ class ServerSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name of the model."""
         return (self.name, *self.aliases)
 
-    def with_keys(self) -> ServerSettings:
+    def with_keys(self) -> Self:
         """The same with the keys of the file, else of the environment. Raises ValueError as `keys_in` does."""
         key = os.environ.get(KEY_VARIABLE)
         own = {} if key is None else {KEY_VARIABLE: key.strip()}

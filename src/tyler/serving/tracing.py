@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tyler.serving.generation import Answer, Generation, router_name
+from tyler.serving.generation import Generation, router_name
 
 NANO = 10**9
 
@@ -42,7 +42,15 @@ class Traces:
         root = self._span(f"POST {path}", generation.started, about | details, client, SpanKind.SERVER)
         within = trace.set_span_in_context(root)
         for answer in generation.answers:
-            whole = self._span("answer", generation.started, attributes_of(answer), within)
+            told: dict[str, Any] = {  # in OpenTelemetry's words where it has some
+                "gen_ai.usage.input_tokens": len(answer.request.prompt_ids),
+                "gen_ai.usage.output_tokens": answer.generated,
+                "gen_ai.response.finish_reasons": [answer.trajectory.finish_reason if answer.trajectory else "abort"],
+                "gen_ai.request.temperature": answer.request.sampling.temperature,
+                "tyler.latents": answer.latents,
+                "tyler.router": router_name(answer.request.router),
+            }
+            whole = self._span("answer", generation.started, told, within)
             below = trace.set_span_in_context(whole)
             for record, done in zip(answer.invocations, answer.call_ends, strict=True):
                 facts = {f"tyler.{key}": value for key, value in record.items() if value is not None}
@@ -59,15 +67,3 @@ class Traces:
     def close(self) -> None:
         """Send what is left."""
         self._provider.shutdown()
-
-
-def attributes_of(answer: Answer) -> dict[str, Any]:
-    """What is said of an answer, in OpenTelemetry's words where it has some."""
-    return {
-        "gen_ai.usage.input_tokens": len(answer.request.prompt_ids),
-        "gen_ai.usage.output_tokens": answer.generated,
-        "gen_ai.response.finish_reasons": [answer.trajectory.finish_reason if answer.trajectory else "abort"],
-        "gen_ai.request.temperature": answer.request.sampling.temperature,
-        "tyler.latents": answer.latents,
-        "tyler.router": router_name(answer.request.router),
-    }

@@ -29,7 +29,7 @@ from tyler.modeling.checkpoint import TENSORS, Manifest
 from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.manifest import NAMES
 from tyler.runs.catalogue import TrainingRun
-from tyler.runs.checkpoints import CHECKPOINTS, Best, checkpoint_step, read_best
+from tyler.runs.checkpoints import CHECKPOINTS, checkpoint_step, read_best
 from tyler.runs.run import CONFIG, ORIGIN
 from tyler.tasks import find_task
 
@@ -48,7 +48,7 @@ ROUTER_CLASS = re.compile(r",? ?learned=(?:True|False)|\(learned=(?:True|False)\
 
 
 def model_card(
-    manifest: Manifest, repo: str, licence: str, training: Training | None, results: Sequence[Result]
+    manifest: Manifest, repo: str, licence: str, training: Mapping[str, Any] | None, results: Sequence[Result]
 ) -> str:
     """The README of a repository on the Hub. `licence` is the Hub's name of one."""
     source = (files("tyler") / "assets" / "card.md").read_text(encoding="utf-8")
@@ -84,34 +84,25 @@ def front_matter(manifest: Manifest, repo: str, licence: str, results: Sequence[
 # --------------------------------------------------------------------------------------------------------- training
 
 
-@dataclass(frozen=True)
-class Training:
-    """How a checkpoint came about: settings by name, and its data in a sentence each."""
+def training_of(checkpoint: Path, manifest: Manifest) -> dict[str, Any] | None:
+    """How a checkpoint came about, as its run says, for the card; None for a checkpoint that stands alone.
 
-    step: int
-    settings: Mapping[str, str]
-    data: Sequence[str]
-    best: Best | None
-    packages: Mapping[str, str]
-    device: str | None
-
-
-def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
-    """What the run of a checkpoint says of itself; None for a checkpoint that stands alone."""
+    Its settings are by dotted name, its data in a sentence each.
+    """
     checkpoint = checkpoint.resolve()
     run = TrainingRun(checkpoint.parent.parent)
     if checkpoint.parent.name != CHECKPOINTS or not (run.path / CONFIG).is_file():
         return None
     config, origin = load_run_config(run.path / CONFIG), run.path / ORIGIN
     environment = run.starts[-1] if run.starts else {}
-    return Training(
-        step=checkpoint_step(checkpoint),
-        settings=published(config, manifest.stage),
-        data=list(data_of(config, json.loads(origin.read_text(encoding="utf-8")) if origin.is_file() else {})),
-        best=read_best(checkpoint),
-        packages={name: number for name, number in environment.get("packages", {}).items() if number},
-        device=environment.get("device"),
-    )
+    return {
+        "step": checkpoint_step(checkpoint),
+        "settings": published(config, manifest.stage),
+        "data": list(data_of(config, json.loads(origin.read_text(encoding="utf-8")) if origin.is_file() else {})),
+        "best": read_best(checkpoint),
+        "packages": {name: number for name, number in environment.get("packages", {}).items() if number},
+        "device": environment.get("device"),
+    }
 
 
 def published(config: Config, stage: str) -> dict[str, str]:
@@ -149,18 +140,22 @@ class Result:
     """One task's outcome in an evaluation of exactly these weights."""
 
     report: Report
-    problems: str
-    method: Mapping[str, Any]
-    max_new_tokens: int
-    sampling: str
-    """How answers were drawn, in words."""
+    settings: Mapping[str, Any]
+    """Of the evaluation."""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """Its row in a table of the results."""
         _, numbers = rows([self.report], ("method", "correct", "accuracy", "95% CI", "visible", "latents", "calls"))
-        router, budget = ROUTER_CLASS.sub("", str(self.method.get("router"))), self.method.get("budget")
+        method = self.settings["method_settings"]
+        router, budget = ROUTER_CLASS.sub("", str(method.get("router"))), method.get("budget")
         return (*numbers, f"`{router}`", "none" if budget is None else str(budget))
+
+    @property
+    def how(self) -> str:
+        """Which problems these were, by their hash, and how they were answered."""
+        problems, most = self.settings["problems"][self.report.records[0].task], self.settings["max_new_tokens"]
+        return f"{problems}; {sampling_in_words(self.settings)}, up to {most} actions"
 
     @property
     def indexed(self) -> EvalResult:
@@ -181,20 +176,15 @@ def results_in(folders: Iterable[Path], fingerprint: str) -> tuple[list[Result],
 
     `fingerprint` is that of the weights. Raises FileNotFoundError for a folder that holds no evaluation.
     """
-    results: list[Result] = []
-    others: list[Path] = []
+    results, others = list[Result](), list[Path]()
     for folder in folders:
         if not (folder / ANSWERS).is_file() and not line_files(folder):
             raise FileNotFoundError(f"{folder} holds no evaluation (no {ANSWERS}); give a folder of `tyler eval`")
         run = EvaluationRun(folder)
-        settings = run.settings
-        if settings.get("weights") != fingerprint or run.status != "finished":
+        if run.settings.get("weights") == fingerprint and run.status == "finished":
+            results += [Result(report, run.settings) for report in by_task(read_records(folder))]
+        else:
             others.append(folder)
-            continue
-        for report in by_task(read_records(folder)):
-            problems, method = settings["problems"][report.records[0].task], settings["method_settings"]
-            drawn = sampling_in_words(settings)
-            results.append(Result(report, problems, method, settings["max_new_tokens"], drawn))
     return results, others
 
 

@@ -6,8 +6,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +26,9 @@ from tyler.sharing.card import evaluations_of, model_card, results_in, saved_fin
 CARD = "README.md"
 
 
-class PushError(ValueError):
-    """A model that cannot be published as asked; says why and what to do."""
-
-
 def run(
     model: str,
     repo: str,
-    *,
     licence: str = "other",
     private: bool = False,
     dry_run: bool = False,
@@ -42,15 +36,12 @@ def run(
     evaluations: Sequence[Path] = (),
     revision: str | None = None,
 ) -> None:
-    """Publish the checkpoint at `model` as `repo`, or with `dry_run` show all that would be sent.
+    """Publish the checkpoint at `model` as `repo`, or with `dry_run` show all that would be sent, as `tyler push` does.
 
-    `licence` is the Hub's name of the model's licence, as apache-2.0.
-    `backbone` is the Hub id of a backbone that was a folder while training, `evaluations` folders of `tyler eval`
-    besides those beside the run, `revision` a branch of the repository. Raises PushError and CheckpointError before
-    anything is sent.
+    Raises ValueError before anything is sent.
     """
     if not HUB_ID.fullmatch(repo):
-        raise PushError(f"{repo!r} is not the name of a repository on the Hub; give USER/NAME")
+        raise ValueError(f"{repo!r} is not the name of a repository on the Hub; give USER/NAME")
     folder = checkpoint_of(model)
     manifest = Manifest.read(folder)
     check_files(folder / MANIFEST, manifest.digests, manifest.files)
@@ -59,7 +50,9 @@ def run(
     results, others = results_in([*evaluations, *beside], saved_fingerprint(folder, manifest))
     for other in others:
         print(f"left out, since it is of other weights, or not finished: {other}")
-    with staged(folder, published) as copy:
+    with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
+        copy = Path(temporary)
+        stage(folder, published, copy)
         card = model_card(published, repo, licence, training_of(folder, manifest), results)
         (copy / CARD).write_text(card, encoding="utf-8")
         check_private(copy, folder)
@@ -73,52 +66,46 @@ def run(
 
 
 def checkpoint_of(model: str) -> Path:
-    """The folder of the checkpoint: of a run the newest. Raises PushError for anything else."""
+    """The folder of the checkpoint: of a run the newest. Raises ValueError for anything else."""
     folder = shipped(model) or latest_checkpoint(model) or Path(model)
     if not is_checkpoint(folder):
-        raise PushError(f"{model} holds no Tyler checkpoint ({MANIFEST}); give a run or a folder of save_pretrained")
+        raise ValueError(f"{model} holds no Tyler checkpoint ({MANIFEST}); give a run or a folder of save_pretrained")
     return folder
 
 
 def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -> BackboneRecord:
-    """The backbone as others find it.
-
-    Raises PushError for a folder of this machine, and CheckpointError for one given `instead` with other weights.
-    """
+    """The backbone as others find it. Raises ValueError for a folder of this machine, and for one given `instead` with
+    other weights."""
     if instead is None:
         if record.folder is not None or not (record.id in NAMES or HUB_ID.fullmatch(record.id)):
-            raise PushError(
+            raise ValueError(
                 f"the backbone of {folder} is a folder or a file on this machine; name the same model on the "
                 "Hub: --backbone USER/NAME"
             )
         return record
     if Path(instead).exists() or not (instead in NAMES or HUB_ID.fullmatch(instead)):
-        raise PushError(f"--backbone {instead} is not a model on the Hub; give its id, USER/NAME")
+        raise ValueError(f"--backbone {instead} is not a model on the Hub; give its id, USER/NAME")
     adapters = [folder / name for name in record.merged_adapters]
     loaded = load_backbone(instead, adapters, dtype=record.dtype)
     record.check(loaded, folder)
     return replace(record, id=instead, revision=loaded.revision, folder=None)
 
 
-@contextmanager
-def staged(folder: Path, manifest: Manifest) -> Iterator[Path]:
-    """A copy of a checkpoint's own files with a manifest that names no folder of this machine; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
-        copy = Path(temporary)
-        for name in manifest.files:
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, copy / name)
-        for adapter in manifest.adapters:
-            settings = copy / adapter / "adapter_config.json"
-            content = json.loads(settings.read_text(encoding="utf-8"))
-            content["base_model_name_or_path"] = manifest.backbone.id
-            settings.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        manifest.write(copy)
-        yield copy
+def stage(folder: Path, manifest: Manifest, copy: Path) -> None:
+    """Copy a checkpoint's own files, with a manifest that names no folder of this machine."""
+    for name in manifest.files:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, copy / name)
+    for adapter in manifest.adapters:
+        settings = copy / adapter / "adapter_config.json"
+        content = json.loads(settings.read_text(encoding="utf-8"))
+        content["base_model_name_or_path"] = manifest.backbone.id
+        settings.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    manifest.write(copy)
 
 
 def check_private(copy: Path, folder: Path) -> None:
-    """Raise PushError where a text that is to be sent names this machine's folders or its user's home.
+    """Raise ValueError where a text that is to be sent names this machine's folders or its user's home.
 
     The texts are made so that they cannot; this is the second lock.
     """
@@ -126,7 +113,7 @@ def check_private(copy: Path, folder: Path) -> None:
     named = re.compile("|".join(rf"(?<![\w.-]){re.escape(folder_name)}(?![\w-])" for folder_name in sorted(folders)))
     for path in sorted(copy.rglob("*")):
         if path.suffix in (".json", ".md") and (match := named.search(path.read_text(encoding="utf-8"))):
-            raise PushError(f"{path.relative_to(copy)} would tell others of {match[0]}; nothing was sent")
+            raise ValueError(f"{path.relative_to(copy)} would tell others of {match[0]}; nothing was sent")
 
 
 def show(copy: Path, repo: str) -> None:
@@ -141,14 +128,12 @@ def show(copy: Path, repo: str) -> None:
 
 
 def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
-    """Send a staged copy in one commit, and return its address. Raises PushError where the Hub does not take it."""
-    published = Manifest.read(copy)
-    check_files(copy / MANIFEST, published.digests, published.files)
-    with explained(repo):
-        api = HfApi()
+    """Send a staged copy in one commit, and return its address. Raises ValueError where the Hub does not take it."""
+    published, api = Manifest.read(copy), HfApi()
+    try:
         api.create_repo(repo, private=private, exist_ok=True)
         if private and not api.model_info(repo).private:  # exist_ok leaves a public one public
-            raise PushError(f"{repo} exists and is public, and --private was asked for; choose another name")
+            raise ValueError(f"{repo} exists and is public, and --private was asked for; choose another name")
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
         # An earlier checkpoint may have had a policy that this one lacks.
@@ -160,19 +145,12 @@ def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
             delete_patterns=["synthesizer/*", "policy/*"],
         )
         return commit.commit_url
-
-
-@contextmanager
-def explained(repo: str) -> Iterator[None]:
-    """Errors of the Hub are raised as PushError, which says what to do."""
-    try:
-        yield
     except OfflineModeIsEnabled as error:
-        raise PushError(
+        raise ValueError(
             "HF_HUB_OFFLINE forbids the network; unset it, or look at what would go with --dry-run"
         ) from error
     except (LocalTokenNotFoundError, HfHubHTTPError) as error:
         status = None if isinstance(error, LocalTokenNotFoundError) else error.response.status_code
         if status in (None, 401, 403, 404):  # a repository that may not be read is said not to be there
-            raise PushError(f"the Hub refuses {repo}; run `hf auth login` with a token that may write it") from error
-        raise PushError(f"the Hub did not take {repo}: {first_line(error)}; the same command tries again") from error
+            raise ValueError(f"the Hub refuses {repo}; run `hf auth login` with a token that may write it") from error
+        raise ValueError(f"the Hub did not take {repo}: {first_line(error)}; the same command tries again") from error

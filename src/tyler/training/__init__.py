@@ -17,7 +17,7 @@ merging.py                 a LoRA folded into an ordinary model folder
 calibration.py             how psi starts
 loop.py                    what all trainings share: their loop, with checkpoints
 micro_batches.py           which rows of a batch are read at once
-planned.py  shape.py       the same of a largest step, from an architecture's numbers, for plans
+planned.py                 the same of a largest step, from an architecture's numbers, for plans
 optimizer.py               AdamW, its schedule, and what the next step depends on
 distributed.py             several processes that train as one
 sharding.py                layers that several processes share

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import gt
 from typing import Any, NamedTuple
 
@@ -44,17 +44,11 @@ class Actions(NamedTuple):
     is_operator: Bool[Tensor, "answers actions"]
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a GRPO training is made of beside its model: who answers, what for, and what is descended on."""
-
-    rollouts: Rollouts
-    rewards: Rewards
-    loss: PolicyLoss
-
-
 class GrpoTrainer(Trainer):
-    """Rolls out groups, rewards them, and descends on a policy loss. A method overrides what is abstract here."""
+    """Rolls out groups, rewards them, and descends on a policy loss. A method overrides what is abstract here.
+
+    Who answers, what for and what is descended on are attributes: others may take their places before `train`.
+    """
 
     best, better = "greedy/accuracy", staticmethod(gt)
     terms: tuple[str, ...] = ("loss", "clip_share", "cut_share")
@@ -67,17 +61,19 @@ class GrpoTrainer(Trainer):
         model: Trainable,
         loop: OptimizationConfig,
         objective: ObjectiveConfig,
-        parts: Parts,
+        rollouts: Rollouts,
+        rewards: Rewards,
+        loss: PolicyLoss,
         problems: Sequence[Problem],
         development: Sequence[Problem] = (),
     ) -> None:
-        super().__init__(model, loop, len(problems), has_development=bool(development))
-        self.objective, self.parts = objective, parts
-        self.problems, self.development = problems, development
+        super().__init__(model, loop, len(problems), development)
+        self.rollouts, self.rewards, self.loss = rollouts, rewards, loss
+        self.objective, self.problems = objective, problems
 
     def train(self, run: TrainedRun) -> None:
-        with self.parts.rewards as rewards, closing(self.parts.rollouts):
-            rewards.check([*self.problems, *self.development])
+        with closing(self.rewards), closing(self.rollouts):
+            self.rewards.verifier.check([*self.problems, *self.development])
             super().train(run)
 
     # ------------------------------------------------------------------------------------------ what a method says
@@ -88,7 +84,7 @@ class GrpoTrainer(Trainer):
 
     def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
         """Greedy answers to development problems."""
-        return self.parts.rollouts.answer([self.request(problem, Sampling()) for problem in problems])
+        return self.rollouts.answer([self.request(problem, Sampling()) for problem in problems])
 
     @abstractmethod
     def actions(self, rollout: Rollout) -> Actions:
@@ -130,13 +126,8 @@ class GrpoTrainer(Trainer):
             metrics |= self.improve(rollout, optimization, step.number * self.updates_per_step + update)
         metrics["learning_seconds"] = time.perf_counter() - started
         self.record(step.run, step.number + 1, rollout)
-        return metrics, self.note(metrics)
-
-    def note(self, metrics: Mapping[str, float]) -> str:
-        """What the progress bar says of a step."""
-        calls = metrics.get("invocations")
-        said = f"reward {metrics['reward']:.2f}"
-        return said if calls is None else f"{said}, {calls:.1f} calls"
+        calls = f", {metrics['invocations']:.1f} calls" if "invocations" in metrics else ""
+        return metrics, f"reward {metrics['reward']:.2f}{calls}"
 
     def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
         """Keep the answers of a step, counted from 1."""
@@ -147,7 +138,7 @@ class GrpoTrainer(Trainer):
         """The rollout of a step, counted from 0: its problems are a function of the seed and the step."""
         loop = self.loop
         batch = [self.problems[index] for _, index in batch_at(step, loop.batch_size, len(self.problems), loop.seed)]
-        self.parts.rollouts.update(step * self.updates_per_step)
+        self.rollouts.update(step * self.updates_per_step)
         rollout = self.roll_out(distributed.share(batch), step, distributed.share(repeats_in(batch)))
         for draw in range(1, self.objective.redraws + 1):
             rollout = self.redraw(rollout, step, draw)
@@ -167,16 +158,16 @@ class GrpoTrainer(Trainer):
     def answered(self, problems: Sequence[Problem], requests: Sequence[Request]) -> Rollout:
         """The answers to requests, equally many for each problem, and their rewards."""
         started, size = time.perf_counter(), len(requests) // len(problems)
-        trajectories = self.parts.rollouts.answer(requests)
+        trajectories = self.rollouts.answer(requests)
         decoded = time.perf_counter()
-        scores = self.parts.rewards([one for one in problems for _ in range(size)], trajectories)
+        scores = self.rewards([one for one in problems for _ in range(size)], trajectories)
         seconds = {
             "rollout": decoded - started,
             "synthesis": sum(trajectory.synthesis_seconds for trajectory in trajectories),
             "grading": time.perf_counter() - decoded,
         }
         rewards, *values = (one.view(-1, size) for one in (scores.rewards, *scores.parts.values()))
-        parts, version = dict(zip(scores.parts, values, strict=True)), self.parts.rollouts.version
+        parts, version = dict(zip(scores.parts, values, strict=True)), self.rollouts.version
         return Rollout(list(problems), trajectories, scores.verdicts, rewards, parts, seconds, version)
 
     def sampling(self, problem: Problem, step: int, member: int, draw: int) -> Sampling:
@@ -261,7 +252,7 @@ class GrpoTrainer(Trainer):
             whole = torch.tensor([not one.truncated for one in rollout.trajectories], device=device)
             mask = mask & whole[:, None]
         counted = ~rollout.rewards.flatten().isnan().to(device)
-        return self.parts.loss.weights(mask, actions.is_operator & mask, groups, counted, distributed.local_fraction)
+        return self.loss.weights(mask, actions.is_operator & mask, groups, counted, distributed.local_fraction)
 
     def learn(self, rollout: Rollout, backward: Callable[[Tensor], None] = Tensor.backward) -> dict[str, float]:
         """Accumulate the gradient of the loss over micro-batches of answers; returns its terms over the whole batch.
@@ -293,7 +284,6 @@ class GrpoTrainer(Trainer):
         advantages: Tensor,
         first: bool,
     ) -> dict[str, Tensor]:
-        """The terms of the loss of some answers."""
         assert rollout.start is not None and rollout.reference is not None, "made before the first micro-batch"
         rows = torch.tensor(places, device=self.backbone.device)
         length = int(actions.mask[rows].any(dim=0).nonzero().max()) + 1
@@ -307,7 +297,7 @@ class GrpoTrainer(Trainer):
         mine = weights.rows(rows, length)
         behaviour = actions.logprobs[rows, :length]
         start, reference = rollout.start[rows, :length], rollout.reference[rows, :length]
-        terms = self.parts.loss(logprobs, start, behaviour, reference, advantages[rows], mine)
+        terms = self.loss(logprobs, start, behaviour, reference, advantages[rows], mine)
         if entropy is not None:
             terms["entropy"] = (mine.grpo * entropy).sum()
         return {name: term for name, term in terms.items() if name in self.terms}
@@ -334,7 +324,7 @@ class GrpoTrainer(Trainer):
         if not mine:
             return distributed.average({}, 0)
         answers = self.greedy_answers(mine)
-        verdicts = self.parts.rewards.verifier(mine, answers)
+        verdicts = self.rewards.verifier(mine, answers)
         right = sum(verdict is not None and verdict.correct for verdict in verdicts)
         more = {f"greedy/{name}": value for name, value in self.describe_answers(answers).items()}
         return distributed.average({self.best: right / len(mine), **more}, len(mine))

@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -104,23 +104,20 @@ def training_steps(
 
 
 class Trainer(ABC):
-    """One training: what learns, what a step does, and what chooses the best checkpoint. Subclasses say it.
-
-    `has_development` says whether there is something to evaluate on every `eval_every` steps.
-    """
+    """One training: what learns, what a step does, and what chooses the best checkpoint. Subclasses say it."""
 
     title: str
-    """Of the progress bar."""
     metrics: Metrics
-    """What it logs."""
     best: str
     """The metric of `evaluate` that chooses the best checkpoint."""
     better: Callable[[float, float], bool]
     """Whether one value of it beats another."""
 
-    def __init__(self, model: Trainable, loop: OptimizationConfig, num_examples: int, *, has_development: bool) -> None:
+    def __init__(
+        self, model: Trainable, loop: OptimizationConfig, num_examples: int, development: Sequence[Any]
+    ) -> None:
         self.saved, self.loop, self.backbone = model, loop, model.backbone
-        self.num_examples, self.has_development = num_examples, has_development
+        self.num_examples, self.development = num_examples, development
 
     @abstractmethod
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
@@ -141,17 +138,10 @@ class Trainer(ABC):
 
     @property
     def updates_per_step(self) -> int:
-        """Optimizer updates of one step."""
         return 1
 
-    def start(self, run: TrainedRun) -> None:  # noqa: B027 - most have nothing to do
+    def start(self, run: TrainedRun) -> None:  # noqa: B027 - most do nothing
         """What a new run does before its first step."""
-
-    def begin(self) -> None:  # noqa: B027
-        """What every start does before its first step."""
-
-    def end(self) -> None:  # noqa: B027
-        """What follows the last step."""
 
     def train(self, run: TrainedRun) -> None:
         """Train in place, logging and checkpointing into `run`; resumes where `run` stands.
@@ -164,16 +154,14 @@ class Trainer(ABC):
         steps = self.remaining_steps(run, total, optimization)
         if run.latest_checkpoint() is None:
             self.start(run)
-        self.begin()
         with closing(steps):
             for step in steps:
                 metrics, note = self.step(step, optimization)
                 named: dict[str, float] = {f"{self.metrics.prefix}/{name}": value for name, value in metrics.items()}
-                if self.has_development and step.is_due(loop.eval_every):
+                if self.development and step.is_due(loop.eval_every):
                     named |= self.evaluate()
                     run.record_best(step.number + 1, self.best, named[self.best], self.better)
                 step.log(named, note)
-        self.end()
 
     def remaining_steps(self, run: TrainedRun, total: int, optimization: Optimization) -> Generator[Step]:
         """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.

@@ -32,12 +32,10 @@ def stage1_loss(
     """L_stage1 as optimised and reported: Eq. operator-sft per visible target, in nats.
 
     `num_targets` counts the visible targets of the whole batch, over all its micro-batches, whose losses then add up to
-    the batch mean. Raises ValueError when it is below 1.
+    the batch mean.
     """
     # Deviation: the paper sums over t, so long traces weigh more and the loss grows with the batch; we divide by the
     # number of targets in the batch, which keeps every target's weight equal and the learning rate comparable.
-    if num_targets < 1:
-        raise ValueError(f"num_targets must be the number of visible targets in the batch, got {num_targets}")
     return stage1_sum(logprobs, mask) / num_targets
 
 
@@ -54,9 +52,9 @@ class ChosenLogprobs(NamedTuple):
 def chosen_logprobs(
     hidden: Float[Tensor, "positions dim"],
     head_weight: Float[Tensor, "vocab dim"],
-    operator_rows: Float[Tensor, "operators dim"] | None,
+    operator_rows: Float[Tensor, "operators dim"],
     actions: Int[Tensor, " positions"],
-    allowed: Bool[Tensor, "positions operators"] | None,
+    allowed: Bool[Tensor, "positions operators"],
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
@@ -65,27 +63,17 @@ def chosen_logprobs(
 
     `hidden` is the state that predicts the action, after the final norm; the head must have no bias. `operator_rows` is
     psi: operator k has action id V + k. `allowed` says which operators each position could choose; the others get -inf
-    before the softmax, as in the rollout. Both are None where there are no operators (Stage 1, plain baselines).
-    An action that was not allowed comes back as -inf: the masks of replay and rollout differ.
+    before the softmax, as in the rollout. An action that was not allowed comes back as -inf: the masks of replay and
+    rollout differ.
 
     Logits exist for `chunk_size` positions at a time (None: `positions_at_once`), and once: a position's gradient is
     known up to a factor when its logits are. As in `Policy.logits`, the head's product is of numbers in its stored
     dtype (under autocast in that of autocast) and never rounded to it (`wide_product`), and psi's is in float32 or
     wider, so that a replayed log-probability is the sampled one. Gradients reach `hidden` and psi.
-    Raises ValueError for a temperature or chunk size that is not positive, and for psi without masks or the reverse.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}; greedy decoding has no log-probabilities")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1 position, got {chunk_size}")
-    if (operator_rows is None) != (allowed is None):
-        raise ValueError("operator_rows (psi) and allowed go together: give both, or None for both where V' is V")
     if torch.is_autocast_enabled(hidden.device.type):  # once, and not in every chunk
         lower = torch.get_autocast_dtype(hidden.device.type)
         hidden, head_weight = hidden.to(lower), head_weight.to(lower)
-    if operator_rows is None or allowed is None:
-        operator_rows = head_weight.new_empty(0, head_weight.shape[1])
-        allowed = torch.empty(len(actions), 0, dtype=torch.bool, device=hidden.device)
     rows = operator_rows.to(torch.promote_types(hidden.dtype, torch.float32))
     size = chunk_size or positions_at_once(len(head_weight) + len(rows))
     chunked = hidden, rows, actions, allowed
@@ -98,12 +86,10 @@ def token_logprobs(
     tokens: Int[Tensor, " positions"],
     *,
     temperature: float = 1.0,
-    chunk_size: int | None = None,
 ) -> Float[Tensor, " positions"]:
     """log p_theta(y_t) over V, in float32 or wider: `chosen_logprobs` without operators."""
-    return chosen_logprobs(
-        hidden, head_weight, None, tokens, None, temperature=temperature, chunk_size=chunk_size
-    ).logprobs
+    psi, allowed = head_weight.new_empty(0, head_weight.shape[1]), tokens.new_empty(len(tokens), 0, dtype=torch.bool)
+    return chosen_logprobs(hidden, head_weight, psi, tokens, allowed, temperature=temperature).logprobs
 
 
 class _ChosenLogprobs(torch.autograd.Function):

@@ -42,11 +42,8 @@ class Optimization:
     """
 
     optimizer: torch.optim.AdamW
-    scheduler: str
-    warmup_steps: int
+    config: OptimizationConfig
     total_steps: int
-    max_grad_norm: float
-    max_skipped: int
     scaler: torch.amp.GradScaler
     skipped: int = 0
     """Updates that were skipped so far."""
@@ -75,17 +72,13 @@ class Optimization:
             weight_decay=config.weight_decay,
         )
         distributed.broadcast_from_rank_zero(parameter for parameters, _ in groups for parameter in parameters)
-        warmup = math.ceil(config.warmup_ratio * total_steps)
-        limits = config.max_grad_norm, config.max_skipped
-        scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
-        return cls(optimizer, config.scheduler, warmup, total_steps, *limits, scaler)
+        return cls(optimizer, config, total_steps, scaler or torch.amp.GradScaler("cpu", enabled=False))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a part of the loss."""
         self.scaler.scale(loss).backward()
 
     def step(self, step: int, ids: Sequence[str] = (), loss: float = 0.0) -> tuple[float, float]:
@@ -95,13 +88,14 @@ class Optimization:
         as they are. Raises FloatingPointError where that happens more than `max_skipped` times in a row; `ids` name
         the batch.
         """
-        factor = learning_rate_factor(self.scheduler, step, self.warmup_steps, self.total_steps)
+        warmup = math.ceil(self.config.warmup_ratio * self.total_steps)
+        factor = learning_rate_factor(self.config.scheduler, step, warmup, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = group[PEAK] * factor
         distributed.sum_gradients(self.parameters)
         if any(one.grad is not None for one in self.parameters):
             self.scaler.unscale_(self.optimizer)
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
         if math.isfinite(norm) and math.isfinite(loss):
             self.scaler.step(self.optimizer)
             self.in_a_row = 0
@@ -118,7 +112,7 @@ class Optimization:
         self.in_a_row += 1
         what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
         where = f"{what} at update {step + 1}; the batch was {', '.join(ids)}"
-        if self.in_a_row > self.max_skipped:
+        if self.in_a_row > self.config.max_skipped:
             raise FloatingPointError(f"{where}. {REMEDY} ({self.in_a_row} in a row)")
         logger.warning("skipped an update: %s", where)
 
@@ -168,16 +162,11 @@ def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
         ]
         generator, kept = tensors["random.cpu"], json.loads((folder / "state.json").read_text())
         done, skipped, in_a_row = (int(kept.get(name, 0)) for name in ("steps_done", "skipped", "in_a_row"))
-    if len(saved) != len(parameters):
+    if [one.shape for one in saved] != [one.shape for one in parameters]:  # copying would stretch them
         raise ValueError(
-            f"{folder} holds {len(saved)} trained tensors, this run trains {len(parameters)}: the config has changed"
+            f"{folder} holds {len(saved)} trained tensors of other shapes than the {len(parameters)} of this run: the "
+            "config, the code or the backbone has changed"
         )
-    for place, (tensor, parameter) in enumerate(zip(saved, parameters, strict=True)):
-        if tensor.shape != parameter.shape:  # copying would stretch it
-            raise ValueError(
-                f"trained tensor {place} in {folder} is {list(tensor.shape)}, this run's is {list(parameter.shape)}: "
-                "the config or the backbone has changed"
-            )
     with torch.no_grad():
         for parameter, tensor in zip(parameters, saved, strict=True):
             parameter.copy_(tensor)

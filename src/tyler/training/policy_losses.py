@@ -41,10 +41,7 @@ def group_advantages(
 
     `scale` is TRL's `scale_rewards`: "group" is the paper's; "batch" divides by the deviation of all rewards of the
     step, which are `batch` where `rewards` are one process's share of them; "none" does not divide.
-    Raises ValueError when the group has fewer than 2 trajectories: there is nothing to compare.
     """
-    if rewards.shape[1] < 2:
-        raise ValueError(f"a group needs at least 2 trajectories, got rewards of shape {tuple(rewards.shape)}")
     counted = ~rewards.isnan()
     # Counted from the group's first reward, equal rewards are exactly 0: a rounded mean would leave each of them an
     # advantage near 1e-3 in float32, which Adam then scales up.
@@ -191,10 +188,7 @@ def clipped_actions(
 ) -> Bool[Tensor, "batch actions"]:
     """Where the clip of Eq. app-grpo-token binds, so that the action gives no gradient."""
     advantage = advantages.unsqueeze(1)
-    high = clip_range if clip_range_high is None else clip_range_high
-    too_likely = (ratio > 1 + high) & (advantage > 0)
-    too_unlikely = (ratio < 1 - clip_range) & (advantage < 0)
-    return too_likely | too_unlikely
+    return clipped_surrogate(ratio, advantages, clip_range, clip_range_high) < ratio * advantage
 
 
 def kl_k3(
@@ -283,25 +277,14 @@ class AnchoredLoss:
         local_fraction: Callable[[int], float] = lambda count: 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> ActionWeights:
-        """The weights of all actions of a batch; answers that are not `counted` weigh nothing and are in no mean.
-
-        Raises ValueError when an invocation lies outside `mask`.
-        """
-        if strays := int((operator_mask & ~mask).sum()):
-            raise ValueError(f"operator_mask marks {strays} positions that mask does not; an invocation is an action")
+        """The weights of all actions of a batch; answers that are not `counted` weigh nothing and are in no mean."""
         groups = group_ids[counted]
-        num_groups = len(groups.unique())
-        num_actions = int(mask[counted].sum())
-        counts = {"grpo": num_groups, "dapo": num_actions, "bnpo": 1, "dr_grpo": len(groups)}
-        shares = {
-            count: local_fraction(count_of)
-            for count, count_of in counts.items()
-            if count in ("grpo", self.objective.loss)
-        }
+        counts = {"grpo": len(groups.unique()), "dapo": int(mask[counted].sum()), "bnpo": 1, "dr_grpo": len(groups)}
+        of_groups, of_policy = local_fraction(counts["grpo"]), local_fraction(counts[self.objective.loss])
         policy, anchor = torch.zeros(mask.shape, dtype=dtype, device=mask.device), torch.zeros_like(mask, dtype=dtype)
         if len(groups):
-            policy[counted] = shares[self.objective.loss] * self._of_policy(mask[counted], groups, dtype)
-            anchor[counted] = shares["grpo"] * anchor_weights(operator_mask[counted], groups, dtype)
+            policy[counted] = of_policy * self._of_policy(mask[counted], groups, dtype)
+            anchor[counted] = of_groups * anchor_weights(operator_mask[counted], groups, dtype)
         return ActionWeights(mask & counted[:, None], policy, anchor)
 
     def _of_policy(self, mask: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:

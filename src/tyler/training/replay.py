@@ -20,12 +20,7 @@ from tyler.training.packing import read_packed
 def replay_context(
     trajectory: Trajectory, embed: Callable[[Tensor], Tensor], device: torch.device
 ) -> tuple[Float[Tensor, "seq dim"], list[int]]:
-    """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it.
-
-    Raises ValueError for one with soft steps or a soft prompt: their vectors are not kept.
-    """
-    if trajectory.num_soft:
-        raise ValueError(f"a trajectory with {trajectory.num_soft} soft positions cannot be replayed from its tokens")
+    """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it."""
     tokens = embed(torch.tensor([*trajectory.prompt_ids, *trajectory.visible_ids], device=device))
     latents, decided_at = iter(trajectory.latents), []
     pieces, start, read = [], 0, len(trajectory.prompt_ids)
@@ -58,12 +53,8 @@ def replay_logprobs(
 ) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"]]:
     """log p of every drawn action under the rollout's masks and temperature, and the entropy; 0 elsewhere.
 
-    One causal pass of `decoder`, without padding. All trajectories must have been sampled at one temperature
-    (ValueError).
+    One causal pass of `decoder`, without padding, for trajectories that were sampled at one temperature.
     """
-    temperatures = sorted({one.sampling.scale for one in trajectories})
-    if len(temperatures) > 1:
-        raise ValueError(f"the trajectories were sampled at temperatures {temperatures}; replay one at a time")
     drawn = [torch.tensor(one.drawn(), dtype=torch.bool) for one in trajectories]
     contexts, decided = contexts_of(backbone, trajectories)
     chosen_at = [places[each] for places, each in zip(decided, drawn, strict=True)]
@@ -73,7 +64,7 @@ def replay_logprobs(
     states = torch.cat([states[places] for states, places in zip(hidden, chosen_at, strict=True)])
     taken = [action for one in trajectories for action in compress(one.actions, one.drawn())]
     allowed = torch.cat([one.allowed()[each] for one, each in zip(trajectories, drawn, strict=True)])
-    device, scale = backbone.device, temperatures[0]
+    device, scale = backbone.device, trajectories[0].sampling.scale
     actions = torch.tensor(taken, dtype=torch.long, device=device)
     chosen = chosen_logprobs(states, backbone.head, psi, actions, allowed.to(device), temperature=scale)
     mask = pad_sequence(drawn, batch_first=True).to(device)

@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
@@ -101,10 +101,7 @@ def budget_penalty(
     """P_bud(tau) = s(tau) (n_op(tau) - B_O)_+, Eq. app-budget-penalty: invocations over the budget, on successes only.
 
     A failed trajectory pays nothing however much it spends, and a success within the budget pays nothing either.
-    Raises ValueError when `budget` is negative.
     """
-    if budget < 0:
-        raise ValueError(f"budget must be 0 or more invocations per trajectory, got {budget}")
     over_budget = (num_invocations - budget).clamp(min=0).to(torch.get_default_dtype())
     return over_budget * success
 
@@ -150,7 +147,7 @@ class Length:
 class RewardFunction:
     """A function `FILE.py:NAME` or `package.module:NAME` in a process that answers one call within `seconds`.
 
-    Raises RewardError for a source or a function that is not there. Use it with `with`.
+    Raises RewardError for a source or a function that is not there.
     """
 
     def __init__(self, path: str, seconds: float) -> None:
@@ -200,16 +197,9 @@ class RewardFunction:
         return value
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()
-
-    def __enter__(self) -> RewardFunction:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def source_of(path: str) -> Path:
@@ -226,11 +216,6 @@ def source_of(path: str) -> Path:
     if spec is None or spec.origin is None:
         raise RewardError(f"the reward {path}: there is no module {module!r}; a file ends in .py")
     return Path(spec.origin)
-
-
-def source_digest(path: str) -> str:
-    """The sha256 of the source that holds the function at `path`. Raises RewardError if it is not found."""
-    return hashlib.sha256(source_of(path).read_bytes()).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------------ all together
@@ -263,7 +248,10 @@ def checked(title: str, values: list[Any], count: int) -> Values:
         raise RewardError(f"the reward {title!r} gave {len(values)} values for {count} answers; give one for each")
     found: Values = []
     for place, value in enumerate(values):
-        number = None if value is None else _number(value)
+        try:
+            number = None if value is None else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
         if number is not None and not math.isfinite(number):
             raise RewardError(
                 f"the reward {title!r} gave {value!r} for answer {place + 1} of {count}; give a finite number, or None "
@@ -271,13 +259,6 @@ def checked(title: str, values: list[Any], count: int) -> Values:
             )
         found.append(number)
     return found
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 @dataclass(frozen=True)
@@ -307,8 +288,7 @@ class Rewards:
         *,
         operators: bool,
     ) -> Rewards:
-        """The rewards that a config names and that count (`counting`). Use it with `with`, which ends the processes of
-        functions.
+        """The rewards that a config names and that count (`counting`).
 
         Raises RewardError for a function that cannot be found or asks for a column that does not exist.
         """
@@ -317,17 +297,11 @@ class Rewards:
         verifier = Verifier(objective.reward_seconds, runs_code, objective.packages)
         return cls(tuple(_weighted(one, config, objective, longest) for one in named), verifier)
 
-    def __enter__(self) -> Rewards:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the processes of functions."""
         for part in self.parts:
             if isinstance(part.reward, RewardFunction):
                 part.reward.close()
-
-    def check(self, problems: Sequence[Problem]) -> None:
-        """Raise ValueError or SandboxError where answers to these problems could not be judged."""
-        self.verifier.check(problems)
 
     def __call__(self, problems: Sequence[Problem], answers: Sequence[Trajectory]) -> Scores:
         """The rewards of one answer to each problem. Raises RewardError."""
@@ -397,11 +371,11 @@ def with_sources(config: Config, *, operators: bool = False) -> Config:
 def _with_source(one: RewardConfig) -> RewardConfig:
     if one.path is None:
         return one
-    with RewardFunction(one.path, START_SECONDS) as function:
+    with closing(RewardFunction(one.path, START_SECONDS)) as function:
         wanted_columns(one.title, function.parameters)
-    return one.model_copy(update={"sha256": source_digest(one.path)})
+    return one.model_copy(update={"sha256": hashlib.sha256(source_of(one.path).read_bytes()).hexdigest()})
 
 
 def origins(settings: Sequence[RewardConfig]) -> dict[str, str]:
-    """What a run notes of the functions that it learns from."""
-    return {f"the reward {one.path}": source_digest(one.path) for one in settings if one.path is not None}
+    """What a run notes of the functions that it learns from, which `with_sources` has hashed."""
+    return {f"the reward {one.path}": one.sha256 for one in settings if one.sha256 is not None}

@@ -1,6 +1,6 @@
 """Who answers while a policy learns, and what comes of it: groups of answers with their rewards.
 
-An engine of another kind is one more class with the four members of `Rollouts`, and a line in `stage2.parts_of`.
+An engine of another kind is one more class with the four members of `Rollouts`, set as `GrpoTrainer.rollouts`.
 """
 
 from __future__ import annotations

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from tyler.boundaries.placement import sample_candidates
@@ -21,10 +19,8 @@ from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, resolve_device
-from tyler.modeling.synthesis import CentredHead, Head, mean_square
+from tyler.modeling.synthesis import Head, mean_square
 from tyler.runs.metrics import SPEED, Metrics, from_traces
-from tyler.runs.run import TrainedRun
-from tyler.training import distributed
 from tyler.training.command import (
     Prepared,
     check_inherited,
@@ -36,12 +32,11 @@ from tyler.training.command import (
     training_command,
 )
 from tyler.training.loop import batch_at
-from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.objectives import stage1_loss
 from tyler.training.sharding import shard
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import Example, Insertion, at_the_end, num_positions, synthesize, target_logprobs
-from tyler.training.traces import Trace, load_development, load_traces, warn_of_idle
+from tyler.training.teacher_forcing import Insertion, Trace, at_the_end, num_positions, synthesize, target_logprobs
+from tyler.training.traces import load_development, load_traces, warn_of_idle
 
 
 def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random) -> tuple[Insertion, ...]:
@@ -59,8 +54,8 @@ METRICS = Metrics(
 )
 
 
-class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
-    """Phi learns; the constants of centred heads have a learning rate of their own."""
+class Stage1Trainer(SupervisedTrainer[Tyler, Trace]):
+    """Phi learns."""
 
     title, metrics = "Stage 1", METRICS
 
@@ -68,54 +63,31 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
         self, model: Tyler, traces: Sequence[Trace], config: Stage1Config, development: Sequence[Trace] = ()
     ) -> None:
         examples = [development_example(trace, config) for trace in development]
-        super().__init__(model.at_stage("stage1"), (), config, examples)
-        self.traces, self.config, self.num_examples = traces, config, len(traces)
-        self.centres = [head.centre for head in centred_heads(model)]
+        super().__init__(model.at_stage("stage1"), traces, config, examples)
+        self.config = config
 
     @property
     def module(self) -> nn.Module:
         return self.model.synthesizer
 
-    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        constants = [head.latents for head in centred_heads(self.model)]
-        apart = set(map(id, constants))
-        rest = [parameter for parameter in self.model.synthesizer.trainable() if id(parameter) not in apart]
-        groups = [(rest, self.config.learning_rate)]
-        return [*groups, (constants, self.config.centring.learning_rate)] if constants else groups
+    def batch(self, step: int) -> list[Trace]:
+        return draw_batch(self.examples, self.config, step)
 
-    @property
-    def state(self) -> Sequence[Tensor]:
-        return self.centres
-
-    def train(self, run: TrainedRun) -> None:
-        distributed.broadcast_from_rank_zero(self.centres)  # each process has measured them, and rounded in its own way
-        super().train(run)
-
-    def batch(self, step: int) -> list[Example]:
-        return draw_batch(self.traces, self.config, step)
-
-    def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
-        """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
+    def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         model, recompute = self.model, self.recomputed
         decoder = model.synthesizer.decoder
         latents = synthesize(model.backbone, decoder, model.heads, part, recompute=recompute)
         return stage1_loss(*target_logprobs(model.backbone, part, latents, recompute=recompute), num_targets)
 
-    def num_positions(self, example: Example) -> int:
+    def num_positions(self, example: Trace) -> int:
         return num_positions(example, self.model.heads)
 
-    def describe(self, batch: Sequence[Example], seconds: float) -> dict[str, float]:
-        """What a step worked on, and how fast."""
+    def describe(self, batch: Sequence[Trace], seconds: float) -> dict[str, float]:
         insertions = sum(len(example.insertions) for example in batch) / len(batch)
         return {"insertions": insertions, "tokens_per_second": sum(map(len, batch)) / seconds}
 
 
-def centred_heads(model: Tyler) -> list[CentredHead]:
-    """The heads whose constants learn apart."""
-    return [head for head in model.synthesizer.mapping().values() if isinstance(head, CentredHead)]
-
-
-def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Example]:
+def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Trace]:
     """The examples of one step. Which, and where latents go, follows from seed and step alone."""
     batch = []
     for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
@@ -124,7 +96,7 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
     return batch
 
 
-def development_example(trace: Trace, config: Stage1Config) -> Example:
+def development_example(trace: Trace, config: Stage1Config) -> Trace:
     """A development trace with latents, which go to the same places every time."""
     draw = random.Random(f"development {config.seed} {trace.id}")
     return trace.with_latents(draw_insertions(trace, config.insertions, draw))
@@ -144,8 +116,6 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     warn_of_idle(traces, config.operators)
     torch.manual_seed(config.stage1.seed)
     model = earlier or new_operators(config, backbone)
-    if config.stage1.latents == "centred":
-        model = centre(model, centring_examples(traces, config.stage1))
     if config.stage1.shard_layers:
         counts = {"batch_size": config.stage1.batch_size, "the number of development traces": len(development)}
         shard(model, resolve_device(config.devices.device), counts)
@@ -164,18 +134,11 @@ def new_operators(config: Config, backbone: Backbone) -> Tyler:
     return model
 
 
-def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[Stage1Trainer, Example]:
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[Stage1Trainer, Trace]:
     """What a dry run takes a step with; latents are at the last places, where they cost most."""
     names = islice(cycle(operator.name for operator in config.operators), config.stage1.insertions.max)
     example = trace.with_latents(at_the_end(trace.target_ids, list(names)))
     return Stage1Trainer(new_operators(config, backbone), (), config.stage1), example
-
-
-def centring_examples(traces: Sequence[Trace], config: Stage1Config) -> list[Example]:
-    """Traces with insertions, on which the latents of new operators are centred; the seed decides which."""
-    draw = random.Random(f"centring {config.seed}")
-    chosen = draw.sample(traces, min(config.centring.num_traces, len(traces)))
-    return [trace.with_latents(draw_insertions(trace, config.insertions, draw)) for trace in chosen]
 
 
 def trained_operators(config: Config, start: Path | str) -> Tyler:
@@ -190,52 +153,7 @@ def trained_operators(config: Config, start: Path | str) -> Tyler:
     if model.stage != "stage1":
         raise ValueError(f"{start} is a {model.stage} model; Stage 1 goes on from a Stage 1 model")
     if not all(isinstance(head, Head) for head in model.synthesizer.mapping().values()):
-        raise ValueError(f"{start} has latents that are constant or centred; Stage 1 goes on from latents=computed")
+        raise ValueError(f"{start} has latents that are constant; Stage 1 goes on from latents=computed")
     own = {"operators": model.operators, **lora_settings(config, "lora", model.synthesizer.lora)}
     check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
     return model
-
-
-# ---------------------------------------------------------------------------------------------------- centred latents
-# Deviation: the paper has one projection. Hidden states at the queries may be nearly the same in every context, so that
-# it learns a constant long before it says anything of the problem; with `stage1.latents=centred` the two learn apart,
-# around the mean of what training traces give the queries. It did not help: it stays because `tyler reproduce smollm2`
-# declares a comparison with it.
-
-
-@torch.no_grad()
-def centre(model: Tyler, examples: Sequence[Example]) -> Tyler:
-    """The model with its new operators centred on what the examples' insertions give them.
-
-    Raises ValueError for an operator that fewer than two of them insert, or that is always given the same.
-    """
-    scale = float(mean_square(model.backbone.embedding).sqrt())
-    for name, seen in hidden_states(model, examples).items():
-        if len(seen) < 2:
-            raise ValueError(
-                f"latents=centred needs two insertions of every operator, and {len(examples)} training traces have "
-                f"{len(seen)} of {name!r}; raise stage1.centring.num_traces"
-            )
-        hidden, head = torch.stack(seen), model.synthesizer.mapping()[name]
-        if bool((hidden == hidden[0]).all()):
-            raise ValueError(f"latents=centred: the traces give {name!r} the same hidden states; take other traces")
-        assert isinstance(head, Head), "new operators have plain heads"
-        model.synthesizer.heads[name] = CentredHead.start(head, hidden, scale)
-    return model.with_heads(model.synthesizer.mapping())
-
-
-def hidden_states(model: Tyler, examples: Sequence[Example]) -> dict[str, list[Float[Tensor, "latents dim"]]]:
-    """What the heads are given where the examples insert latents, by operator."""
-    heads = model.synthesizer.mapping()
-    seen: dict[str, list[Tensor]] = {name: [] for name in heads}
-
-    def keep(name: str, head: nn.Module, given: tuple[Tensor]) -> None:
-        seen[name].append(given[0].float())
-
-    hooks = [head.register_forward_pre_hook(partial(keep, name)) for name, head in heads.items()]
-    for first in range(0, len(examples), CALIBRATION_ROWS):
-        part = examples[first : first + CALIBRATION_ROWS]
-        synthesize(model.backbone, model.synthesizer.decoder, heads, part)
-    for hook in hooks:
-        hook.remove()
-    return seen

@@ -42,12 +42,7 @@ from tyler.training.command import (
     prompt_settings,
     training_command,
 )
-from tyler.training.grpo import (
-    Actions,
-    GrpoTrainer,
-    Parts,
-    trajectory_records,
-)
+from tyler.training.grpo import Actions, GrpoTrainer, trajectory_records
 from tyler.training.policy_losses import AnchoredLoss
 from tyler.training.replay import padded, replay_logprobs
 from tyler.training.rewards import Rewards, origins, with_sources
@@ -94,7 +89,8 @@ METRICS = Metrics(
 class Stage2Trainer(GrpoTrainer):
     """The policy {eta, psi} learns, after psi is calibrated on the first problems.
 
-    A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
+    A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor. Raises
+    RewardError for a reward of the config that cannot be used.
     """
 
     metrics = METRICS
@@ -106,11 +102,13 @@ class Stage2Trainer(GrpoTrainer):
         problems: Sequence[Problem],
         development: Sequence[Problem],
         config: Config,
-        parts: Parts | None = None,
         title: str = "Stage 2",
     ) -> None:
-        parts = parts or parts_of(model, config)
-        super().__init__(model, config.stage2, config.grpo, parts, problems, development)
+        grpo, longest = config.grpo, config.stage2.max_new_tokens
+        rollouts = NativeRollouts(model.shared_engine, config.decoding)
+        rewards = Rewards.of(grpo, config.rewards, grpo, longest, operators=bool(model.operators))
+        loss = AnchoredLoss(grpo, longest, grpo.kl_weight, grpo.anchor_weight)
+        super().__init__(model, config.stage2, grpo, rollouts, rewards, loss, problems, development)
         self.model, self.config, self.title = model, config, title
         self.in_step = config.stage2.shard_layers
         self.reference_psi = torch.zeros_like(model.policy.psi)
@@ -118,10 +116,7 @@ class Stage2Trainer(GrpoTrainer):
             self.terms = (*self.terms, "kl")
         model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
 
-    # ----------------------------------------------------------------------------------------------- what learns
-
     def parameter_groups(self) -> list[tuple[list[torch.nn.Parameter], float]]:
-        """eta and psi with their learning rates."""
         assert self.model.policy.lora is not None
         eta = [parameter for parameter in self.model.policy.lora.parameters() if parameter.requires_grad]
         rate = self.config.stage2.learning_rate
@@ -137,21 +132,17 @@ class Stage2Trainer(GrpoTrainer):
             return
         requests = boundary_requests(self.model, self.problems, self.config)
         logger.info("%s: psi is calibrated on rollouts of %s", self.title, counted(len(requests), "problem"))
-        answers = distributed.gather(self.parts.rollouts.answer(distributed.share(requests)))
+        answers = distributed.gather(self.rollouts.answer(distributed.share(requests)))
         if self.in_step or distributed.rank() == 0:
             everyones = [answer for part in answers for answer in part]
             run.log(0, calibrate(self.model, everyones, self.config.stage2.calibration))
         distributed.broadcast_from_rank_zero([self.model.policy.psi])
         self.reference_psi.copy_(self.model.policy.psi.detach())
 
-    # ------------------------------------------------------------------------------------------- what is answered
-
     def request(self, problem: Problem, sampling: Sampling) -> Request:
         """The budget is soft here: a penalty, not a cap."""
         longest = self.config.stage2.max_new_tokens
         return self.model.request(problem, router=Learned(), sampling=sampling, max_new_tokens=longest)
-
-    # -------------------------------------------------------------------------------------------- what is learned
 
     def actions(self, rollout: Rollout) -> Actions:
         """Every drawn action, tokens and invocations."""
@@ -173,8 +164,6 @@ class Stage2Trainer(GrpoTrainer):
             return None
         answers = [rollout.trajectories[place] for place in places]
         return replay_logprobs(self.backbone, self.model.policy.reference_decoder, self.reference_psi, answers)[0]
-
-    # --------------------------------------------------------------------------------------------- what is reported
 
     def describe(self, rollout: Rollout) -> dict[str, float]:
         over = [one.num_invocations > self.config.grpo.budget for one in rollout.trajectories]
@@ -201,14 +190,6 @@ def spread(records: Sequence[Any], share: float) -> list[Any]:
     return [records[place * len(records) // count] for place in range(count)]
 
 
-def parts_of(model: Tyler, config: Config) -> Parts:
-    """Who answers, for what reward, and the loss, as a config says. Raises RewardError for an unusable reward."""
-    grpo, longest = config.grpo, config.stage2.max_new_tokens
-    rewards = Rewards.of(grpo, config.rewards, grpo, longest, operators=bool(model.operators))
-    loss = AnchoredLoss(grpo, longest, grpo.kl_weight, grpo.anchor_weight)
-    return Parts(NativeRollouts(model.shared_engine, config.decoding), rewards, loss)
-
-
 @training_command
 def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     """`tyler train stage2`: the policy of a Stage 1 model learns.
@@ -231,12 +212,18 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
         )
     recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
     check_inherited(config, start, model.backbone, recorded)
+    torch.manual_seed(config.stage2.seed)
+    return prepared(config, model.at_stage("stage2"), model.fingerprint(), "Stage 2")
+
+
+def prepared(config: Config, model: Tyler, started: str, title: str) -> Prepared[Tyler]:
+    """A model that is to learn from rewards, with its problems; `started` is the fingerprint that it starts from."""
     problems, development = load_problems_that_fit(config, config.stage2, model.request, model.backbone)
     content = map(Problem.content, problems)
-    origin = origin_of(model.fingerprint(), content, model.backbone, config.operators) | origins(config.rewards)
-    torch.manual_seed(config.stage2.seed)
-    model = learner(model.at_stage("stage2"), config)
-    return Prepared(model, origin, lambda run: Stage2Trainer(model, problems, development, config).train(run), config)
+    origin = origin_of(started, content, model.backbone, model.operators) | origins(config.rewards)
+    model = learner(model, config)
+    parts = model, problems, development, config, title
+    return Prepared(model, origin, lambda run: Stage2Trainer(*parts).train(run), config)
 
 
 def learner(model: Tyler, config: Config) -> Tyler:

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from operator import lt
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,31 +15,16 @@ from transformers import PreTrainedModel
 
 from tyler.config.loops import TracesConfig
 from tyler.modeling.backbone import Backbone
+from tyler.runs.run import TrainedRun
 from tyler.training import distributed
 from tyler.training.loop import Step, Trainable, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import token_logprobs
 from tyler.training.optimizer import Optimization
 from tyler.training.packing import read_packed
+from tyler.training.teacher_forcing import Trace
 
-
-class Learned(Protocol):
-    """One training example of a method."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def target_ids(self) -> Sequence[int]:
-        """The tokens that it teaches."""
-        ...
-
-    def __len__(self) -> int:
-        """Tokens of prompt and targets."""
-        ...
-
-
-Item = TypeVar("Item", bound=Learned)
+Item = TypeVar("Item", bound=Trace)
 Model = TypeVar("Model", bound=Trainable)
 
 
@@ -51,8 +36,8 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     def __init__(
         self, model: Model, examples: Sequence[Item], config: TracesConfig, development: Sequence[Item] = ()
     ) -> None:
-        super().__init__(model, config, len(examples), has_development=bool(development))
-        self.model, self.examples, self.development = model, examples, development
+        super().__init__(model, config, len(examples), development)
+        self.model, self.examples = model, examples
         self.micro_batches = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
         self.products = autocast(model.backbone, config.autocast)
 
@@ -77,7 +62,6 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         return token_logprobs(torch.cat(states), self.backbone.head, targets)
 
     def num_positions(self, example: Item) -> int:
-        """Positions of an example."""
         return len(example)
 
     def describe(self, batch: Sequence[Item], seconds: float) -> dict[str, float]:
@@ -106,10 +90,9 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         learned = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         return [(learned, self.loop.learning_rate)]
 
-    def begin(self) -> None:
+    def train(self, run: TrainedRun) -> None:
         self.module.train()
-
-    def end(self) -> None:
+        super().train(run)
         self.module.eval()
 
     def step(self, step: Step, optimization: Optimization) -> tuple[dict[str, float], str]:
@@ -125,7 +108,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     def accumulate(self, batch: Sequence[Item], backward: Callable[[Tensor], None] = Tensor.backward) -> float:
         """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's
         loss."""
-        count, total = num_targets(batch), 0.0
+        count, total = sum(len(one.target_ids) for one in batch), 0.0
         mine = distributed.share(batch)
         for places in self.micro_batches.split([self.num_positions(one) for one in mine]):
             with self.products:
@@ -140,19 +123,11 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     @torch.no_grad()
     def development_loss(self) -> float:
         """The loss of the development examples, without dropout."""
-        count, mine = num_targets(self.development), distributed.share(self.development)
         training = self.module.training
         self.module.eval()
-        parts = self.micro_batches.split([self.num_positions(one) for one in mine])
-        with self.products:
-            losses = [self.batch_loss([mine[place] for place in places], count) for places in parts]
+        loss = self.accumulate(self.development, lambda part: None)
         self.module.train(training)
-        return sum(distributed.gather(sum(map(float, losses))))
-
-
-def num_targets(examples: Sequence[Learned]) -> int:
-    """The tokens that they teach."""
-    return sum(len(example.target_ids) for example in examples)
+        return loss
 
 
 def autocast(backbone: Backbone, enabled: bool) -> torch.autocast:

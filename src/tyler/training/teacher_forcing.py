@@ -8,7 +8,7 @@ everything before a row's first latents without gradient: nothing there depends 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.operators import Operator
 from tyler.modeling.synthesis import Heads
 from tyler.training.objectives import token_logprobs
 from tyler.training.packing import PackedReader
@@ -32,14 +33,15 @@ class Insertion:
 
 
 @dataclass(frozen=True)
-class Example:
-    """(q, y) with the pairs (b, k) drawn for it, in the order of their positions."""
+class Trace:
+    """(q, y) as tokens: a prompt and the solution that it teaches, with its candidate pairs B(q, y), and those (b, k)
+    that were drawn from them, in the order of their positions."""
 
+    id: str
     prompt_ids: Sequence[int]
     target_ids: Sequence[int]
+    candidates: tuple[tuple[int, Operator], ...] = ()
     insertions: tuple[Insertion, ...] = ()
-    id: str = ""
-    """That of its trace."""
 
     def __post_init__(self) -> None:
         positions = [insertion.position for insertion in self.insertions]
@@ -47,15 +49,21 @@ class Example:
         assert not positions or 0 <= positions[0] <= positions[-1] < len(self.target_ids), "and before a target"
 
     def __len__(self) -> int:
-        """Tokens of prompt and target."""
         return len(self.prompt_ids) + len(self.target_ids)
+
+    def with_latents(self, insertions: tuple[Insertion, ...]) -> Trace:
+        return replace(self, insertions=insertions)
+
+    def content(self) -> tuple[object, ...]:
+        """What a run learns from it."""
+        return self.id, self.prompt_ids, self.target_ids
 
 
 def synthesize(
     backbone: Backbone,
     decoder: PreTrainedModel,
     heads: Heads,
-    examples: Sequence[Example],
+    examples: Sequence[Trace],
     inputs: Callable[[Tensor], Tensor] | None = None,
     *,
     recompute: bool = False,
@@ -90,7 +98,7 @@ def synthesize(
 
 
 def insert(
-    backbone: Backbone, example: Example, latents: Sequence[Float[Tensor, "latents dim"]]
+    backbone: Backbone, example: Trace, latents: Sequence[Float[Tensor, "latents dim"]]
 ) -> tuple[Float[Tensor, "seq dim"], list[int]]:
     """The latent-augmented context, and for each target token the position that predicts it (c~_t of Eq. operator-sft).
 
@@ -109,7 +117,7 @@ def insert(
 
 def target_logprobs(
     backbone: Backbone,
-    examples: Sequence[Example],
+    examples: Sequence[Trace],
     latents: Sequence[Sequence[Float[Tensor, "latents dim"]]],
     temperature: float = 1.0,
     *,
@@ -141,12 +149,12 @@ def at_the_end(target: Sequence[int], operators: Sequence[str]) -> tuple[Inserti
     return tuple(Insertion(max(0, first + number), name) for number, name in enumerate(operators))
 
 
-def num_positions(example: Example, heads: Heads) -> int:
+def num_positions(example: Trace, heads: Heads) -> int:
     """Positions of the latent-augmented context: tokens and latents."""
     return len(example) + sum(heads[insertion.operator].num_latents for insertion in example.insertions)
 
 
-def first_latent(example: Example) -> int:
+def first_latent(example: Trace) -> int:
     """Context position of the first latent; without insertions, the last position that predicts a target."""
     if example.insertions:
         return len(example.prompt_ids) + example.insertions[0].position

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tyler.boundaries.detokenizer import token_spans
 from tyler.boundaries.placement import candidates
@@ -15,30 +14,9 @@ from tyler.modeling.operators import Operator
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training.command import development_problems, load_problems, shown
-from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.teacher_forcing import Trace
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A tokenized solution and its candidate pairs B(q, y)."""
-
-    id: str
-    prompt_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]
-    candidates: tuple[tuple[int, Operator], ...]
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.target_ids)
-
-    def with_latents(self, insertions: tuple[Insertion, ...]) -> Example:
-        """The trace with latents in it."""
-        return Example(self.prompt_ids, self.target_ids, insertions, self.id)
-
-    def content(self) -> tuple[object, ...]:
-        """What a run learns from it."""
-        return self.id, self.prompt_ids, self.target_ids
 
 
 def tokenize(backbone: Backbone, operators: Sequence[Operator], prompt: Prompt, problem: Problem) -> Trace:

@@ -7,7 +7,7 @@ answer that takes its whole deadline holds up no other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from tyler.engine.trajectory import Trajectory
@@ -52,7 +52,8 @@ class Verifier:
         graded = {key: pool.submit(self._verdict, key) for key in dict.fromkeys(keys)}
         wait(graded.values(), timeout=self.seconds)
         pool.shutdown(wait=False, cancel_futures=True)
-        return [self._in_time(graded[key]) for key in keys]
+        in_time = {key for key, verdict in graded.items() if verdict.done() and not verdict.cancelled()}
+        return [graded[key].result() if key in in_time else None for key in keys]
 
     def _verdict(self, key: Key) -> Verdict | None:
         task, text, gold, truncated, thought_open = key
@@ -68,9 +69,6 @@ class Verifier:
             )
         except SandboxError:
             return None
-
-    def _in_time(self, graded: Future[Verdict | None]) -> Verdict | None:
-        return graded.result() if graded.done() and not graded.cancelled() else None
 
 
 def is_fault(problem: Problem, verdict: Verdict | None) -> bool:

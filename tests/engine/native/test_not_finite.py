@@ -14,7 +14,7 @@ from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.reasoners.memgen.model import MemGen
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
 from tyler.reasoners.memgen.model import Settings as MemGenSettings
 from tyler.reasoners.soft_thinking import SoftThinking, SoftThinkingSettings
 
@@ -120,4 +120,4 @@ def test_a_trigger_whose_logits_are_not_finite_is_named() -> None:
     with torch.no_grad():
         model.trigger.output.bias[0] = math.nan
     with pytest.raises(FloatingPointError, match="the trigger's logits after 0 visible tokens are not finite"):
-        model.solve([tiny.SHORT], max_new_tokens=LENGTH)
+        MemGenReasoner("memgen", model, max_new_tokens=LENGTH).solve([tiny.SHORT])

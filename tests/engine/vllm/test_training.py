@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,18 @@ from tests import tiny
 from tests.interrupted import killed_after
 from tests.training import test_stage2
 
+from tyler.config.loops import RewardConfig
+from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.grpo import WeaverGrpo
-from tyler.reasoners.memgen.model import MemGen, Settings
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, Settings
 from tyler.reasoners.memgen.settings import MemGenGrpoConfig
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.training import verdicts
-from tyler.training.rewards import Rewards, Weighted, verifier
 from tyler.training.stage2 import Stage2Trainer
 
 ON_VLLM = {"enforce_eager": True, "kv_cache_memory_bytes": 2**26}
@@ -100,26 +102,29 @@ def weaver(models: Mapping[str, Tyler]) -> MemGen:
     return model
 
 
+def answers_of(model: MemGen, questions: Sequence[str]) -> list[Trajectory]:
+    return MemGenReasoner("memgen", model, max_new_tokens=40).solve(questions)
+
+
 def test_memgens_weaver_answers_and_learns_on_vllm(models: Mapping[str, Tyler]) -> None:
     asked = ["Ben has 99 books, 3 of them red. He sells 10, then", "a, b. c", "Find x."]
     native = weaver(models)
     model = native.with_engine("vllm", **ON_VLLM)
-    answers, others = ([(t.actions, t.text) for t in one.solve(asked, max_new_tokens=40)] for one in (model, native))
+    answers, others = ([(t.actions, t.text) for t in answers_of(one, asked)] for one in (model, native))
     assert answers == others
 
     config = MemGenGrpoConfig(steps=1, batch_size=2, group_size=3, max_new_tokens=12, learning_rate=0.01)
-    decoding, rewards = DecodingConfig(slots=4), Rewards((Weighted("verifier", 1.0, verifier),))
-    trainer = WeaverGrpo(model, PROBLEMS, config, decoding, rewards)
+    whole = Config(decoding=DecodingConfig(slots=4), rewards=(RewardConfig(name="verifier"),))
+    trainer = WeaverGrpo(model, PROBLEMS, whole, config)
     rolled, again = (
-        WeaverGrpo(one, PROBLEMS, config, decoding, rewards).roll_out(PROBLEMS[:2], 0, (0, 0))
-        for one in (model, native)
+        WeaverGrpo(one, PROBLEMS, whole, config).roll_out(PROBLEMS[:2], 0, (0, 0)) for one in (model, native)
     )
     assert [t.actions for t in rolled.trajectories] == [t.actions for t in again.trajectories]
     assert (trainer.replay(rolled, [0, 1])[0] - trainer.actions(rolled).logprobs[:2]).abs().max() < 1e-4
     with torch.no_grad():
         for parameter in model.weaver.trainable():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    answers, others = ([t.actions for t in one.solve(asked, max_new_tokens=40)] for one in (model, native))
+    answers, others = ([t.actions for t in answers_of(one, asked)] for one in (model, native))
     assert answers == others
     model.shared_engine.close()
 

@@ -77,7 +77,7 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     steps = list(dict.fromkeys(each.entry.group for each in measured if each.entry.group != BASE))
     shares: dict[str, dict[int, Shares]] = {}
     for each in measured:
-        for seed, (_, record) in each.records.items():
+        for seed, record in each.records.items():
             of_seed = shares.setdefault(each.entry.row, {}).setdefault(seed, {})
             of_seed[each.entry.group, each.entry.column] = 100 * fmean(each.right(record))
     retention = []

@@ -33,7 +33,7 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """For every task, and every family of problems of a task that has several: calls, shares and curves."""
     invocations = []
     for each in (entry for entry in measured if entry.records):
-        families = sorted({family for record in each.all_records for family in record["families"]})
+        families = sorted({answer.family for answer in each.pooled})
         for family in (None, *families) if len(families) > 1 else (None,):
             invocations += [
                 {"column": each.entry.column, "family": family, **counted(each, family, name)} for name in OPERATORS
@@ -45,12 +45,12 @@ def counted(measured: Measured, family: str | None, operator: str) -> dict[str, 
     """One operator: calls an answer, the share of answers with any, calls for 100 visible tokens, and the curve."""
     by_seed = [
         [
-            ([position for name, position in calls if name == operator], visible)
-            for calls, visible, own in zip(record["calls"], record["visible"], record["families"], strict=True)
-            if family in (None, own)
+            ([call.position for call in answer.calls if call.operator == operator], answer.visible_tokens)
+            for answer in record["answers"]
+            if family in (None, answer.family)
         ]
-        for record in measured.all_records
-        if record["calls"]
+        for record in measured.answered
+        if all(answer.invocations is not None for answer in record["answers"])
     ]
     answers = [answer for seed in by_seed for answer in seed]
     if not answers:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from tyler.evaluation.answers import Record
 from tyler.evaluation.statistics import clustered
-from tyler.experiments.cells import TEXTS, Decoding
-from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, Table, entries_of, in_order
+from tyler.experiments.cells import TEXTS, Decoding, Questions
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, HARD_CAP, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome, load_problems
@@ -50,7 +51,7 @@ def form(step: str) -> str:
     return NUMBER.sub("#", left(step))
 
 
-def kind(outcome: str, text: str, reference: str) -> str:
+def kind(outcome: Outcome, text: str, reference: str) -> str:
     """Which of KINDS a wrong answer is, `outcome` its verdict, `reference` a right solution."""
     if outcome != Outcome.WRONG:
         return "format"
@@ -97,16 +98,17 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
 
 def induced(whole: Measured, without: Measured) -> dict[str, Any]:
     """What newly fails and what is newly solved without an operator."""
-    seeds = [(whole.records[seed][1], record) for seed, (_, record) in without.records.items() if seed in whole.records]
+    both = [seed for seed in without.records if seed in whole.records]
+    seeds = [(whole.records[seed]["answers"], without.records[seed]["answers"]) for seed in both]
     failed: list[tuple[int, str]] = []
     solved = repaired = 0
     for before, after in seeds:
-        solved += before["outcomes"].count(Outcome.CORRECT)
-        pairs = list(zip(before["outcomes"], after["outcomes"], strict=True))
-        repaired += sum(old != Outcome.CORRECT == new for old, new in pairs)
-        broken = [index for index, (old, new) in enumerate(pairs) if old == Outcome.CORRECT != new]
-        failed += zip(broken, kinds_of(before, after, broken), strict=True)
-    count = len(seeds[0][0]["outcomes"]) if seeds else 0
+        solved += sum(answer.correct for answer in before)
+        pairs = list(zip(before, after, strict=True))
+        repaired += sum(new.correct and not old.correct for old, new in pairs)
+        broken = [index for index, (old, new) in enumerate(pairs) if old.correct and not new.correct]
+        failed += zip(broken, kinds_of(whole.entry.cells[0].questions, before, after, broken), strict=True)
+    count = len(seeds[0][0]) if seeds else 0
     by_kind = {kind: [index for index, other in failed if other == kind] for kind in KINDS}
     return {
         "solved": solved,
@@ -124,14 +126,15 @@ def interval(problems: Sequence[int], count: int, seeds: int) -> list[float]:
     return [round(count * seeds * end, 2) for end in ends]
 
 
-def kinds_of(before: Record, after: Record, broken: Sequence[int]) -> list[str]:
+def kinds_of(
+    questions: Questions, before: Sequence[Record], after: Sequence[Record], broken: Sequence[int]
+) -> list[str]:
     """The kind of each new failure, held against the solution of a generated problem, or the answer before."""
-    references = before["texts"]
-    if before["task"] == "mini":
-        questions: Mapping[str, Any] = before["identity"]["questions"]
-        problems = load_problems("mini", questions["split"], count=questions["count"])
+    references = [answer.text or "" for answer in before]
+    if questions.task == "mini":
+        problems = load_problems("mini", questions.split, count=questions.count)
         references = [problem.solution or "" for problem in problems]
-    return [kind(after["outcomes"][index], after["texts"][index], references[index]) for index in broken]
+    return [kind(after[index].outcome, after[index].text or "", references[index]) for index in broken]
 
 
 def tables(results: Results) -> list[Table]:

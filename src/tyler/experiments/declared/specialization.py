@@ -80,9 +80,7 @@ def entries(scale: Scale) -> list[Entry]:
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """Silhouettes of every row and seed, and the points of the first seed in one plane."""
-    blocks = {
-        each.entry.row: {seed: blocks_of(record) for seed, (_, record) in each.records.items()} for each in measured
-    }
+    blocks = {each.entry.row: {seed: blocks_of(record) for seed, record in each.records.items()} for each in measured}
     apart = [
         {"row": row, "seed": seed, **separation(vectors)}
         for row, seeds in blocks.items()

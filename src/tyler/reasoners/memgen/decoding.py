@@ -14,6 +14,7 @@ from itertools import takewhile
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.native.attention import Span
 from tyler.engine.native.cache import Context
@@ -63,9 +64,7 @@ class MemGenEngine(Engine):
 
     def _schedule(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if schedule_of(row).unseen:
-                ids = [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]
-                schedule_of(row).look(ends_in_delimiter(self.backbone.tokenizer, ids))
+            look(row, self.backbone.tokenizer)
         if asked := [row for row in rows if schedule_of(row).candidate is not None]:
             self._consult(asked)
         super()._schedule(rows)
@@ -96,7 +95,6 @@ class MemGenEngine(Engine):
         return [*super().adapted, *([] if self.trigger is None else [self.trigger])]
 
     def refresh(self) -> bool:
-        """Take the adapters' present weights."""
         if self.trigger_context is not None:
             self.trigger_context.refresh()
         return super().refresh()
@@ -140,8 +138,14 @@ class TriggerContext:
         self._read[slot] = []
 
 
+def look(row: RequestState, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Tell the row's schedule, where it asks, whether the text up to the present ends in a delimiter."""
+    if (schedule := schedule_of(row)).unseen:
+        ids = [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]
+        schedule.look(ends_in_delimiter(tokenizer, ids))
+
+
 def schedule_of(row: RequestState) -> DelimiterSchedule:
-    """The row's schedule, which is MemGen's. Raises TypeError for a request with another router."""
-    if not isinstance(row.schedule, DelimiterSchedule):
-        raise TypeError(f"MemGen decodes with AtDelimiters, not with {type(row.request.router).__name__}")
+    """The row's schedule, which is MemGen's."""
+    assert isinstance(row.schedule, DelimiterSchedule), "a MemGen asks with AtDelimiters"
     return row.schedule

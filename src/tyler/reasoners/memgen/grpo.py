@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -30,13 +28,13 @@ from tyler.runs.metrics import GREEDY, Metrics, from_rewards
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.command import Prepared, load_problems_that_fit, origin_of, training_command
-from tyler.training.grpo import Actions, GrpoTrainer, Parts
+from tyler.training.grpo import Actions, GrpoTrainer
 from tyler.training.packing import read_packed
 from tyler.training.policy_losses import AnchoredLoss
 from tyler.training.replay import padded
 from tyler.training.rewards import Rewards, origins, with_sources
 from tyler.training.rollouts import NativeRollouts, Rollout
-from tyler.training.teacher_forcing import Example, Insertion, embed_ids
+from tyler.training.teacher_forcing import Insertion, Trace, embed_ids
 
 
 class MemGenRollouts(NativeRollouts):
@@ -85,7 +83,10 @@ METRICS = Metrics(
 
 
 class MemGenTrainer(GrpoTrainer):
-    """What the weaver and the trigger share: LoRA dropout is off, and nothing is compared with a reference."""
+    """What the weaver and the trigger share: LoRA dropout is off, and nothing is compared with a reference.
+
+    `config` is their section of the `whole` config. Raises RewardError for a reward of it that cannot be used.
+    """
 
     metrics = METRICS
 
@@ -93,14 +94,14 @@ class MemGenTrainer(GrpoTrainer):
         self,
         model: MemGen,
         problems: Sequence[Problem],
+        whole: Config,
         config: MemGenGrpoConfig,
-        decoding: DecodingConfig,
-        rewards: Rewards,
         development: Sequence[Problem] = (),
     ) -> None:
-        self.engine = MemGenRollouts(model, decoding)
-        parts = Parts(self.engine, rewards, AnchoredLoss(config, config.max_new_tokens))
-        super().__init__(model, config, config, parts, problems, development)
+        self.engine, longest = MemGenRollouts(model, whole.decoding), config.max_new_tokens
+        rewards = Rewards.of(whole.grpo, whole.rewards, config, longest, operators=False)
+        loss = AnchoredLoss(config, longest)
+        super().__init__(model, config, config, self.engine, rewards, loss, problems, development)
         self.model, self.config = model, config
 
     trigger_temperature = 0.0
@@ -146,27 +147,28 @@ class WeaverGrpo(MemGenTrainer):
         return [(self.model.weaver.trainable(), self.config.learning_rate)]
 
     def actions(self, rollout: Rollout) -> Actions:
-        return self.padded(sampled_logprobs(rollout))
+        return self.padded(
+            [
+                [value for value, is_operator in zip(one.logprobs, one.is_operator, strict=True) if not is_operator]
+                for one in rollout.trajectories
+            ]
+        )
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, None]:
-        recomputed = self.config.gradient_checkpointing
-        return replay_tokens(self.model, rollout, places, self.config.temperature, recomputed), None
+        """An answer may have no token where room ran out."""
+        traces = [trace_of(rollout.trajectories[place]) for place in places]
+        kept = [row for row, trace in enumerate(traces) if trace.target_ids]
+        temperature, recomputed = self.config.temperature, self.config.gradient_checkpointing
+        found, _ = replayed_logprobs(self.model, [traces[row] for row in kept], temperature, recomputed)
+        logprobs = found.new_zeros(len(traces), found.shape[1])
+        return logprobs.index_copy(0, torch.tensor(kept, device=found.device), found), None
 
 
 class TriggerGrpo(MemGenTrainer):
-    """GRPO of the trigger: its decisions are sampled, the tokens need not be, and the weaver is frozen.
-
-    Raises ValueError for a model without a trigger.
-    """
+    """GRPO of the trigger: its decisions are sampled, the tokens need not be, and the weaver is frozen."""
 
     title = "MemGen trigger GRPO"
     config: MemGenTriggerConfig
-
-    def __init__(self, model: MemGen, *arguments: Any, **settings: Any) -> None:
-        if model.trigger is None:
-            raise ValueError("this MemGen has no trigger; add one with `with_new_trigger`")
-        super().__init__(model, *arguments, **settings)
-        self.trigger = model.trigger
 
     @property
     def temperature(self) -> float:
@@ -177,73 +179,34 @@ class TriggerGrpo(MemGenTrainer):
         return self.config.temperature
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return [(self.trigger.trainable(), self.config.learning_rate)]
+        assert self.model.trigger is not None
+        return [(self.model.trigger.trainable(), self.config.learning_rate)]
 
     def actions(self, rollout: Rollout) -> Actions:
         consulted = map(self.engine.consultations, rollout.trajectories)
         return self.padded([[one.logprob for one in said] for said in consulted])
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, None]:
-        answers = [rollout.trajectories[place] for place in places]
-        consulted = [self.engine.consultations(answer) for answer in answers]
-        recomputed = self.config.gradient_checkpointing
-        return replay_decisions(self.model, answers, consulted, self.config.temperature, recomputed), None
+        """One causal pass over prompts and visible tokens."""
+        trigger, answers = self.model.trigger, [rollout.trajectories[place] for place in places]
+        assert trigger is not None
+        rows = [embed_ids(self.backbone, [*one.prompt_ids, *one.visible_ids]) for one in answers]
+        read = read_packed(trigger.decoder, rows, recompute=self.config.gradient_checkpointing)
+        logprobs = []
+        for hidden, answer in zip(read, answers, strict=True):
+            said = self.engine.consultations(answer)
+            asked_at = [len(answer.prompt_ids) + one.position - 1 for one in said]
+            decisions = torch.tensor([one.decision for one in said], dtype=torch.long, device=hidden.device)
+            logits = trigger.logits(hidden[asked_at]) / self.config.temperature
+            logprobs.append(logits.log_softmax(dim=-1).gather(-1, decisions[:, None]).squeeze(-1))
+        return pad_sequence(logprobs, batch_first=True), None
 
 
-# --- the weaver: sampled tokens, around latents that are computed anew ----------------------------------------------
-
-
-def example_of(trajectory: Trajectory) -> Example:
-    """A trajectory as a trace with blocks where they were; one that nothing follows has no effect and is left out."""
+def trace_of(trajectory: Trajectory) -> Trace:
+    """An answer as a trace with blocks where they were; one that nothing follows has no effect and is left out."""
     targets = trajectory.visible_ids
     blocks = [Insertion(one.position, one.operator) for one in trajectory.invocations if one.position < len(targets)]
-    return Example(trajectory.prompt_ids, targets, tuple(blocks))
-
-
-def sampled_logprobs(rollout: Rollout) -> list[list[float]]:
-    """log p of every sampled token."""
-    return [
-        [value for value, is_operator in zip(one.logprobs, one.is_operator, strict=True) if not is_operator]
-        for one in rollout.trajectories
-    ]
-
-
-def replay_tokens(
-    model: MemGen, rollout: Rollout, places: Sequence[int], temperature: float, gradient_checkpointing: bool = False
-) -> Float[Tensor, "batch actions"]:
-    """log p of every sampled token, with gradients to the weaver. An answer may have no token where room ran out."""
-    examples = [example_of(rollout.trajectories[place]) for place in places]
-    kept = [row for row, example in enumerate(examples) if example.target_ids]
-    found, _ = replayed_logprobs(model, [examples[row] for row in kept], temperature, gradient_checkpointing)
-    logprobs = found.new_zeros(len(examples), found.shape[1])
-    return logprobs.index_copy(0, torch.tensor(kept, device=found.device), found)
-
-
-# --- the trigger: sampled decisions, from the visible tokens --------------------------------------------------------
-
-
-def replay_decisions(
-    model: MemGen,
-    trajectories: Sequence[Trajectory],
-    consultations: Sequence[Sequence[Consultation]],
-    temperature: float,
-    gradient_checkpointing: bool = False,
-) -> Float[Tensor, "batch actions"]:
-    """log p of every decision, in one causal pass over prompts and visible tokens."""
-    assert model.trigger is not None
-    device = model.backbone.device
-    rows = [embed_ids(model.backbone, [*one.prompt_ids, *one.visible_ids]) for one in trajectories]
-    read = read_packed(model.trigger.decoder, rows, recompute=gradient_checkpointing)
-    logprobs = []
-    for hidden, trajectory, consulted in zip(read, trajectories, consultations, strict=True):
-        asked_at = [len(trajectory.prompt_ids) + one.position - 1 for one in consulted]
-        decisions = torch.tensor([one.decision for one in consulted], dtype=torch.long, device=device)
-        logits = model.trigger.logits(hidden[asked_at]) / temperature
-        logprobs.append(logits.log_softmax(dim=-1).gather(-1, decisions[:, None]).squeeze(-1))
-    return pad_sequence(logprobs, batch_first=True)
-
-
-# --- the commands ---------------------------------------------------------------------------------------------------
+    return Trace("", trajectory.prompt_ids, targets, insertions=tuple(blocks))
 
 
 @training_command
@@ -282,26 +245,13 @@ def _prepared(
 ) -> Prepared[MemGen]:
     problems, development = load_problems_that_fit(config, settings, model.request, model.backbone)
     origin = origin_of(start, map(Problem.content, problems), model.backbone) | origins(config.rewards)
-    parts = trainer, model, problems, config, settings, development
-    return Prepared(model, origin, lambda run: trainer_of(*parts).train(run), config)
-
-
-def trainer_of(
-    trainer: type[MemGenTrainer],
-    model: MemGen,
-    problems: Sequence[Problem],
-    config: Config,
-    settings: MemGenGrpoConfig,
-    development: Sequence[Problem] = (),
-) -> MemGenTrainer:
-    """A trainer with the rewards that a config names. Raises RewardError for an unusable one."""
-    rewards = Rewards.of(config.grpo, config.rewards, settings, settings.max_new_tokens, operators=False)
-    return trainer(model, problems, settings, config.decoding, rewards, development)
+    parts = model, problems, config, settings, development
+    return Prepared(model, origin, lambda run: trainer(*parts).train(run), config)
 
 
 def rehearsed_weaver(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
     """What a dry run takes a step of the weaver's GRPO with."""
-    return trainer_of(WeaverGrpo, new_weaver(config, backbone), problems, config, config.of(MemGenConfig).weaver_grpo)
+    return WeaverGrpo(new_weaver(config, backbone), problems, config, config.of(MemGenConfig).weaver_grpo)
 
 
 def rehearsed_trigger(backbone: Backbone, config: Config, problems: Sequence[Problem]) -> MemGenTrainer:
@@ -309,4 +259,4 @@ def rehearsed_trigger(backbone: Backbone, config: Config, problems: Sequence[Pro
     memgen = config.of(MemGenConfig).model_copy(update={"trigger_at_prompt": True})
     model = new_weaver(config.model_copy(update={"memgen": memgen}), backbone)
     model = model.with_new_trigger(LoraSettings(**memgen.lora.model_dump()))
-    return trainer_of(TriggerGrpo, model, problems, config, memgen.trigger)
+    return TriggerGrpo(model, problems, config, memgen.trigger)

@@ -46,7 +46,6 @@ from tyler.reasoners.memgen.weaver import INFERENCE, Trigger, Weaver, kinds
 from tyler.reasoners.method import CheckpointFormat, LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
 
 MANIFEST, TENSORS = "memgen.json", "heads.safetensors"
@@ -171,7 +170,6 @@ class MemGen(Independent):
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def saved_bytes(self) -> int:
-        """The size of the tensors that `save_pretrained` writes."""
         parts = [part for part in (self.weaver, self.trigger) if part is not None]
         return sum(tensor.nbytes for part in parts for tensor in part.trainable())
 
@@ -234,20 +232,6 @@ class MemGen(Independent):
             max_new_tokens=max_new_tokens,
         )
 
-    def solve(
-        self,
-        problems: Sequence[str | Problem],
-        *,
-        sampling: Sampling | None = None,
-        max_new_tokens: int = 2048,
-        slots: int = 32,
-    ) -> list[Trajectory]:
-        """Answer problems in one batch; in float32 an answer does not depend on what is answered beside it.
-
-        The trigger samples where the tokens are sampled, at their temperature, and is greedy where they are.
-        """
-        return MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots).solve(problems)
-
 
 @dataclass(frozen=True)
 class MemGenReasoner(Servable):
@@ -260,10 +244,7 @@ class MemGenReasoner(Servable):
     model: MemGen
 
     def request(self, question: Question, settings: AnswerSettings) -> Request:
-        """What the engine is asked for a question; the trigger samples where the tokens are sampled.
-
-        Raises ValueError for one that cannot be asked.
-        """
+        """The trigger samples where the tokens are sampled."""
         settings.check_without_operators(self.name)
         request = self.model.request(
             question,

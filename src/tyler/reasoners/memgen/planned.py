@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tyler.config.schema import Config
 from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig
-from tyler.training.planned import PROMPT, Read, Step, copies_of, rows_of, undropped
-from tyler.training.shape import Shape, adapter_size
+from tyler.training.planned import PROMPT, Read, Shape, Step, adapter_size, copies_of, rows_of, undropped
 
 
 def weaver_size(shape: Shape, config: Config) -> int:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from tyler.boundaries.placement import EVERYTHING, Call
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
-from tyler.training.teacher_forcing import Insertion
+from tyler.training.teacher_forcing import Insertion, Trace
 
 DELIMITERS = (",", ".", "\n")
 """The text so far ends in one of these. The rule is the release's: decimals and thousands separators fire it."""
@@ -29,15 +29,13 @@ def ends_in_delimiter(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) ->
     return text.endswith(DELIMITERS)
 
 
-def training_insertions(
-    tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], target_ids: Sequence[int], max_insertions: int
-) -> tuple[Insertion, ...]:
+def training_insertions(tokenizer: PreTrainedTokenizerBase, trace: Trace, max_insertions: int) -> tuple[Insertion, ...]:
     """Where blocks go in a trace: at the prompt's end, and after the first `max_insertions` delimiters."""
-    ids = [*prompt_ids, *target_ids]
+    prompt, ids = len(trace.prompt_ids), [*trace.prompt_ids, *trace.target_ids]
     behind = (
         place
-        for place in range(1, len(target_ids))  # nothing follows the last target
-        if ends_in_delimiter(tokenizer, ids[: len(prompt_ids) + place])
+        for place in range(1, len(trace.target_ids))  # nothing follows the last target
+        if ends_in_delimiter(tokenizer, ids[: prompt + place])
     )
     return (Insertion(0, PROMPT), *(Insertion(place, INFERENCE) for place in islice(behind, max_insertions)))
 

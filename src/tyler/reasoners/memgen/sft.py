@@ -30,26 +30,23 @@ from tyler.training.command import (
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import (
-    Example,
     Insertion,
+    Trace,
     at_the_end,
     num_positions,
     synthesize,
     target_logprobs,
 )
-from tyler.training.traces import Trace, load_development, load_traces
+from tyler.training.traces import load_development, load_traces
 
 
-def example_of(model: MemGen, trace: Trace) -> Example:
+def with_blocks(model: MemGen, trace: Trace) -> Trace:
     """A trace with blocks at the prompt's end and after its first K delimiters."""
-    insertions = training_insertions(
-        model.backbone.tokenizer, trace.prompt_ids, trace.target_ids, model.settings.max_insertions
-    )
-    return trace.with_latents(insertions)
+    return trace.with_latents(training_insertions(model.backbone.tokenizer, trace, model.settings.max_insertions))
 
 
 def replayed_logprobs(
-    model: MemGen, examples: Sequence[Example], temperature: float = 1.0, gradient_checkpointing: bool = False
+    model: MemGen, examples: Sequence[Trace], temperature: float = 1.0, gradient_checkpointing: bool = False
 ) -> tuple[Float[Tensor, "batch targets"], Tensor]:
     """log p of every target token around newly computed latents, with gradients to the weaver; and their mask."""
     backbone, weaver = model.backbone, model.weaver
@@ -67,7 +64,7 @@ METRICS = Metrics(
 )
 
 
-class WeaverTrainer(SupervisedTrainer[MemGen, Example]):
+class WeaverTrainer(SupervisedTrainer[MemGen, Trace]):
     """The weaver learns from the traces' target tokens."""
 
     title, metrics = "MemGen weaver", METRICS
@@ -76,14 +73,14 @@ class WeaverTrainer(SupervisedTrainer[MemGen, Example]):
     def module(self) -> nn.Module:
         return self.model.weaver
 
-    def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
+    def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         logprobs, mask = replayed_logprobs(self.model, part, gradient_checkpointing=self.recomputed)
         return stage1_loss(logprobs, mask, num_targets)
 
-    def num_positions(self, example: Example) -> int:
+    def num_positions(self, example: Trace) -> int:
         return num_positions(example, self.model.weaver.mapping())
 
-    def describe(self, batch: Sequence[Example], seconds: float) -> dict[str, float]:
+    def describe(self, batch: Sequence[Trace], seconds: float) -> dict[str, float]:
         return {"blocks": sum(len(example.insertions) for example in batch) / len(batch)}
 
 
@@ -99,7 +96,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
     traces, unseen = load_traces(config, backbone), load_development(config, backbone, settings)
     torch.manual_seed(settings.seed)
     model = earlier or new_weaver(config, backbone)
-    examples, development = ([example_of(model, trace) for trace in part] for part in (traces, unseen))
+    examples, development = ([with_blocks(model, trace) for trace in part] for part in (traces, unseen))
     origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, WeaverTrainer(model, examples, settings, development).train)
 
@@ -130,7 +127,7 @@ def trained_weaver(config: Config, start: Path | str) -> MemGen:
     return model
 
 
-def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[WeaverTrainer, Example]:
+def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[WeaverTrainer, Trace]:
     """What a dry run takes a step with: a block after the prompt, and all others at the end."""
     memgen = config.of(MemGenConfig)
     blocks = at_the_end(trace.target_ids, [weaver.INFERENCE] * memgen.max_insertions)

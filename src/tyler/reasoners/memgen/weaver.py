@@ -52,7 +52,6 @@ class QueryHead(nn.Module):
         return output(hidden.to(output.weight.dtype)).to(hidden.dtype)
 
     def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
-        """W and b of z = W h + b."""
         (output,) = self._output
         return output.weight, output.bias.expand(self.num_latents, -1)
 
@@ -90,8 +89,6 @@ class Weaver(SynthesisModel):
     def mapping(self) -> dict[str, QueryHead]:
         return {name: cast(QueryHead, head) for name, head in self.heads.items()}
 
-
-# ---------------------------------------------------------------------------------------------------------- the trigger
 
 NO, YES = 0, 1
 """The trigger's two actions, in the order of its logits."""

@@ -33,7 +33,6 @@ from tyler.config.sections import Count, NonNegative
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import Request, SoftPrompt
 from tyler.engine.routing import Never
-from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
@@ -134,20 +133,6 @@ class SoftCot(Independent):
         places = range(len(left) + 1, len(left) + 1 + number)
         return [*left, begin, *[held] * number, end, *right], tuple(places)
 
-    @torch.no_grad()
-    def request(
-        self, problem: Question, number: int, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
-    ) -> Request:
-        """What the engine is asked for one problem, with `number` thoughts. Raises ValueError for an empty one."""
-        ids, places = self.prompt_with_places(problem, number)
-        return Request(
-            ids,
-            router=Never(),
-            sampling=sampling or Sampling(),
-            max_new_tokens=max_new_tokens,
-            soft_prompt=SoftPrompt(places, self.thoughts(problem, number)),
-        )
-
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""
         digest = hashlib.sha256((self.backbone.fingerprint() + self.assistant.fingerprint()).encode())
@@ -156,7 +141,6 @@ class SoftCot(Independent):
         return digest.hexdigest()[:16]
 
     def saved_bytes(self) -> int:
-        """The size of the tensors that `save_pretrained` writes."""
         return sum(tensor.nbytes for tensor in self.projection.parameters())
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -263,11 +247,16 @@ class SoftCotReasoner(Servable):
     model: SoftCot
     thoughts: int = field(kw_only=True)
 
+    @torch.no_grad()
     def request(self, question: Question, settings: AnswerSettings) -> Request:
-        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
         settings.check_without_operators(self.name)
-        request = self.model.request(
-            question, self.thoughts, sampling=settings.sampling, max_new_tokens=settings.max_new_tokens
+        ids, places = self.model.prompt_with_places(question, self.thoughts)
+        request = Request(
+            ids,
+            router=Never(),
+            sampling=settings.sampling,
+            max_new_tokens=settings.max_new_tokens,
+            soft_prompt=SoftPrompt(places, self.model.thoughts(question, self.thoughts)),
         )
         return settings.completed(request)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tyler.config.schema import Config
-from tyler.training.planned import Step, on_traces
-from tyler.training.shape import Shape
+from tyler.training.planned import Shape, Step, on_traces
 
 
 def softcot(shape: Shape, config: Config, section: str) -> Step:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,39 +24,27 @@ from tyler.training.command import (
     training_command,
 )
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import embed_ids
-from tyler.training.traces import Trace, traces_of
+from tyler.training.teacher_forcing import Trace, embed_ids
+from tyler.training.traces import traces_of
 
 
-@dataclass(frozen=True)
-class Example:
-    """A problem with its tokenized prompt, which has places for thoughts, and the tokens that are learned after it."""
+@dataclass(frozen=True, kw_only=True)
+class Example(Trace):
+    """A trace whose prompt has places for thoughts on a problem; its targets may begin with the turn's header."""
 
     problem: Problem
-    prompt_ids: list[int]
     places: tuple[int, ...]
-    target_ids: list[int]
-
-    @property
-    def id(self) -> str:
-        return self.problem.id
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.target_ids)
 
 
 def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: bool) -> Example:
     """A problem as a training example. With `learn_header` its targets begin where the release's labels do: after the
     end marker and the token that ends the user's turn, so with the header of the assistant's turn.
-
-    Raises ValueError for a problem without a solution.
     """
-    if problem.solution is None:
-        raise ValueError(f"problem {problem.id!r} has no solution trace; SoftCoT learns from traces")
+    assert problem.solution is not None, "traces_of refuses a problem without"
     ids, places = model.prompt_with_places(problem, number)
     first = min(places[-1] + 3, len(ids)) if learn_header else len(ids)
     targets = ids[first:] + target_ids(model.backbone.tokenizer, problem.solution)
-    return Example(problem, ids[:first], places, targets)
+    return Example(problem.id, ids[:first], targets, problem=problem, places=places)
 
 
 METRICS = Metrics("SoftCoT", from_traces("softcot", "the Linear", SPEED), sections=("softcot",))
@@ -75,7 +62,7 @@ class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
     def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
         rows = []
         for one in part:
-            embeds, places = embed_ids(self.backbone, one.prompt_ids + one.target_ids[:-1]), torch.tensor(one.places)
+            embeds, places = embed_ids(self.backbone, [*one.prompt_ids, *one.target_ids[:-1]]), torch.tensor(one.places)
             thoughts = self.model.thoughts(one.problem, len(places)).to(embeds.dtype)
             rows.append(embeds.index_copy(0, places.to(embeds.device), thoughts))
         return -self.logprobs(self.backbone.decoder, rows, part).sum() / num_targets
@@ -103,8 +90,8 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
 def run(config: Config) -> Prepared[SoftCot]:
     """`tyler train softcot`: the projection learns between the assistant and the backbone of the config."""
     settings, backbone = config.of(SoftCotConfig), load_backbone(config)
-    own = partial(Backbone.load, dtype=config.backbone.dtype, device=config.devices.device)
-    assistant = own(settings.assistant) if settings.assistant else backbone
+    own, dtype, device = settings.assistant, config.backbone.dtype, config.devices.device
+    assistant = Backbone.load(own, dtype=dtype, device=device) if own else backbone
     torch.manual_seed(settings.seed)
     model = new_projection(config, backbone, assistant)
     problems = load_problems(config)
@@ -126,5 +113,6 @@ def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[SoftCot
     """What a dry run takes a step with, the backbone its own assistant."""
     settings, prompt, question = config.of(SoftCotConfig), trace.prompt_ids, "What is 2 + 3?"
     positions = tuple(range(min(settings.num_thoughts, len(prompt))))
-    example = Example(Problem(trace.id, "mini", question, "5"), list(prompt), positions, list(trace.target_ids))
+    problem = Problem(trace.id, "mini", question, "5")
+    example = Example(trace.id, prompt, trace.target_ids, problem=problem, places=positions)
     return SoftCotTrainer(new_projection(config, backbone, backbone), (), settings), example
