@@ -65,13 +65,6 @@ def test_actions_that_tie_at_the_filters_edge_are_kept_by_their_number() -> None
     assert torch.equal(filter_logits(logits[:, :2000], [Sampling(1.0, top_k=7)])[0, :8] > NEVER, torch.arange(8) < 7)
 
 
-def test_greedy_takes_the_likeliest_action_whatever_the_number() -> None:
-    logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
-    actions, logprobs = choose(logits, [Sampling(), Sampling()], [0.01, 0.99])
-    assert actions.tolist() == [1, 0]
-    assert torch.allclose(logprobs, logits.log_softmax(-1).max(-1).values)
-
-
 def test_rows_are_drawn_by_their_own_settings() -> None:
     logits = torch.tensor([0.0, 3.0, 1.0, 2.9]).expand(4, -1).clone()
     settings = [Sampling(), Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5)]
@@ -80,12 +73,6 @@ def test_rows_are_drawn_by_their_own_settings() -> None:
     for row, sampling in enumerate(settings):
         alone, _ = choose(logits[row : row + 1], [sampling], [0.999])
         assert alone.item() == actions[row].item()
-
-
-def test_logprobs_are_those_before_the_filters() -> None:
-    logits = torch.randn(64, 20)
-    actions, logprobs = choose(logits.clone(), [Sampling(1.0, top_k=3, top_p=0.6)] * 64, [0.5] * 64)
-    assert torch.allclose(logprobs, logits.log_softmax(-1)[range(64), actions], atol=1e-6)
 
 
 @pytest.mark.parametrize("beside", [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)])

@@ -66,6 +66,10 @@ def typed(model: Tyler) -> list[Trajectory]:
     return model.solve(PROBLEMS, router=AtBoundaries(), max_new_tokens=160)
 
 
+def rescored(model: Tyler, answer: Trajectory, index: int) -> Rescored:
+    return rescore(model, [(answer, index)])[0]
+
+
 # ------------------------------------------------------------------------------------------------- teacher forcing
 
 
@@ -81,7 +85,7 @@ def test_teacher_forcing_gives_the_log_probabilities_of_decoding(model: Tyler, t
 def test_a_pass_over_many_answers_is_that_over_each(model: Tyler, typed: list[Trajectory]) -> None:
     asked = [(answer, index) for answer in typed for index in range(answer.num_invocations)]
     for (answer, index), found in zip(asked, rescore(model, asked), strict=True):
-        alone = Rescored.of(model, answer, index)
+        alone = rescored(model, answer, index)
         assert found.actions == alone.actions and torch.equal(found.tokens, alone.tokens)
         assert torch.allclose(found.logprobs, alone.logprobs, atol=1e-3)
         assert torch.allclose(found.at_block, alone.at_block, atol=1e-3)
@@ -138,8 +142,8 @@ def test_what_there_is_nothing_to_take_from_is_absent(model: Tyler, answers: lis
 
 
 def test_an_effect_is_its_sums(model: Tyler, answers: list[Trajectory]) -> None:
-    truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
-    other = Rescored.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
+    truth, boxed = rescored(model, answers[0], 0), boxed_actions(model, answers[0])
+    other = rescored(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
     found = effect(truth, other, boxed)
     rows = list(zip(truth.logprobs, other.logprobs, truth.tokens.tolist(), truth.actions, strict=True))
     divergence = sum(float(p.exp() * (p - q)) for one, two, _, _ in rows for p, q in zip(one, two, strict=True))
@@ -166,12 +170,12 @@ def test_enough_latents_keep_every_token_and_fewer_do_not(model: Tyler) -> None:
     fewest = []
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=12)]
     for answer in model.solve(problems, max_new_tokens=160):
-        truth = Rescored.of(model, answer, 0)
+        truth = rescored(model, answer, 0)
         latents = answer.latents[0]
         found = enough(Gap(model, answer, 0), truth, latents)
         assert found is not None
         flips = [
-            effect(truth, Rescored.of(model, with_block(answer, 0, latents[:size]), 0)).flipped
+            effect(truth, rescored(model, with_block(answer, 0, latents[:size]), 0)).flipped
             for size in range(found + 1)
         ]
         assert flips[-1] == 0 and all(flips[:-1])
@@ -184,15 +188,13 @@ def test_all_blocks_at_once_are_every_block_replaced(model: Tyler, typed: list[T
     found = read_together(model, answer, others, torch.Generator().manual_seed(0))
     assert (found.operator, found.num_latents, found.readouts) == (TOGETHER, answer.num_latents, ())
     assert set(found.effects) == {"zeros", "means", "noise", "other problem", "no block"}
-    truth, boxed = Rescored.of(model, answer, 0), boxed_actions(model, answer)
+    truth, boxed = rescored(model, answer, 0), boxed_actions(model, answer)
     changed = {"zeros": answer, "no block": answer}
     for index, latents in enumerate(answer.latents):
         changed["zeros"] = with_block(changed["zeros"], index, latents * 0)
         changed["no block"] = with_block(changed["no block"], index, latents[:0])
     for name, one in changed.items():
-        assert found.effects[name].loss == pytest.approx(
-            effect(truth, Rescored.of(model, one, 0), boxed).loss, abs=1e-3
-        )
+        assert found.effects[name].loss == pytest.approx(effect(truth, rescored(model, one, 0), boxed).loss, abs=1e-3)
     alone = read_block(model, answer, 0, others, torch.Generator().manual_seed(0))
     assert found.effects["no block"].loss > alone.effects["no block"].loss
 
@@ -211,14 +213,14 @@ def test_tokens_that_half_of_the_others_have_are_not_ones_own(answers: list[Traj
 
 def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[Trajectory]) -> None:
     receiver, donor = answers[0], next(one for one in answers[1:] if places_of(Gap(model, answers[0], 0), one))
-    truth = Rescored.of(model, receiver, 0)
-    silent = Rescored.of(model, with_block(receiver, 0, receiver.latents[0] * 0), 0)
+    truth = rescored(model, receiver, 0)
+    silent = rescored(model, with_block(receiver, 0, receiver.latents[0] * 0), 0)
     found = carried(Gap(model, receiver, 0), truth, silent, [donor])
     boxes = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
     own, foreign = next((a, b) for a, b in boxes if receiver.actions[a] != donor.actions[b])
 
     def margin(answer: Trajectory, place: int) -> float:
-        logprobs = Rescored.of(model, answer, 0).of_action(place)
+        logprobs = rescored(model, answer, 0).of_action(place)
         return float(logprobs[donor.actions[foreign]] - logprobs[receiver.actions[own]])
 
     start = margin(receiver, own)
@@ -373,8 +375,10 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_answer_of_the_store_is_read_again_as_it_was_decoded(model: Tyler, typed: list[Trajectory]) -> None:
     for problem, answer in zip(load_problems("mini", "dev", count=6), typed, strict=True):
-        again = stored.replayed(model, answer_of(problem, answer))
-        assert again is not None and len(again.latents) > 1
+        request = stored.repeating(model, answer_of(problem, answer), AtBoundaries())
+        assert request is not None
+        (again,) = model.engine().run([request])
+        assert len(again.latents) > 1 and again.logprobs == pytest.approx(answer.logprobs, abs=1e-3)
         for name in ("prompt_ids", "actions", "is_operator", "invocations", "text", "finish_reason"):
             assert getattr(again, name) == getattr(answer, name)
         for found, kept in zip(again.latents, answer.latents, strict=True):
@@ -422,7 +426,7 @@ def test_answers_under_other_settings_are_refused(
 def test_what_the_store_lacks_cannot_be_read_again(model: Tyler, typed: list[Trajectory]) -> None:
     kept = answer_of(load_problems("mini", "dev", count=1)[0], typed[0])
     for lacking in ({"text": None}, {"invocations": None}, {"prompt": ""}, {"visible_tokens": 3}):
-        assert stored.replayed(model, replace(kept, **lacking)) is None
+        assert stored.repeating(model, replace(kept, **lacking), None) is None
 
 
 @pytest.mark.parametrize("length", [1, 2])

@@ -78,17 +78,14 @@ def test_evaluations_stand_side_by_side_beside_runs(tmp_path: Path) -> None:
     assert EvaluationRun(folder).step == len(PROBLEMS)
 
 
-def test_a_folder_with_nothing_to_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["report", str(tmp_path)]) == 2
-    assert "holds neither a run" in capsys.readouterr().err
-    assert main.main(["report", str(tmp_path / "x")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
-
-
-def test_no_run_at_all_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [(["."], "holds neither a run"), (["x"], "there is no folder"), ([], "there is nothing to report on; give a run")],
+)
+def test_where_there_is_nothing_to_report_nothing_is_written(
+    paths: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main.main(["report"]) == 2
-    assert "there is nothing to report on; give a run" in capsys.readouterr().err
+    assert main.main(["report", *paths]) == 2
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ import gguf_files
 from gguf_files import F16, F32, Q4_1, Q8_0, random_model, tensors_of, write_gguf
 from tyler.modeling.architectures import settings_of
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.fingerprint import fingerprint_of
 from tyler.modeling.gguf import FAMILIES
 from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.random_init import architecture
@@ -89,7 +90,8 @@ def test_a_backbone_is_a_gguf_file_as_it_is_the_folder_that_it_was_made_of(famil
     assert torch.allclose(logits(loaded.model), logits(saved.model), atol=1e-4)
     text = "125 the\n\n1. <|im_end|> é😀"
     assert loaded.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
-    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprints.rounded == loaded.fingerprints.rounded
+    half = Backbone.load(str(path), dtype="bfloat16", device="cpu")
+    assert half.fingerprint() == fingerprint_of(loaded.model, torch.bfloat16)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -70,13 +70,6 @@ def test_what_was_encoded_is_decoded(rule: str, text: str) -> None:
     assert reader.decode(reader(text, add_special_tokens=False).input_ids) == expected
 
 
-def test_only_qwen_composes_what_it_reads() -> None:
-    composed, apart = "é", "e\u0301"
-    for rule in SPLITTINGS:
-        reader = tokenizer(pre=rule)
-        assert (reader.tokenize(apart) == reader.tokenize(composed)) == (rule == "qwen2")
-
-
 # --------------------------------------------------------------------------------------------- special tokens
 
 

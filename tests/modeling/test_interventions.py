@@ -63,33 +63,15 @@ def test_fix_gives_one_operator_the_same_latents_in_every_context() -> None:
     assert torch.equal(dict(blocks(trajectory))["global"], plain["global"])
 
 
-def test_zero_silences_one_operator_and_keeps_its_number_of_latents() -> None:
-    model = tiny.tyler("qwen2")
-    trajectory = under(model, zero(model.heads, "state"))
-    for operator, latents in blocks(trajectory):
-        assert latents.shape == (LENGTHS[operator], 32)
-        assert bool(latents.any()) == (operator != "state")
-    assert blocks(trajectory)[0][1].equal(blocks(under(model, model.heads))[0][1]), "what came before is unchanged"
-
-
-def test_swap_exchanges_lengths_and_latents() -> None:
-    model = tiny.tyler("qwen2")
-    trajectory = under(model, swap(model.heads, "state", "global"))
-    assert [(name, len(latents)) for name, latents in blocks(trajectory)] == [
-        ("global", 3), ("state", 5), ("procedure", 2), ("state", 5),
-    ]  # fmt: skip
-    state_first = Forced({0: ("state",)})
-    plain = model.engine(slots=1).run([request(router=state_first)])[0]
-    assert torch.allclose(trajectory.latents[0], plain.latents[0], atol=1e-6)
-
-
-def test_share_lets_one_head_answer_for_all() -> None:
-    model = tiny.tyler("qwen2")
-    trajectory = under(model, share(model.heads, "procedure"))
-    assert [(name, len(latents)) for name, latents in blocks(trajectory)] == [
-        ("global", 2), ("state", 2), ("procedure", 2), ("state", 2),
-    ]  # fmt: skip
-    assert len(set(share(model.heads, "global").values())) == 1
+def test_interventions_are_other_mappings_of_the_same_heads() -> None:
+    heads = tiny.tyler("qwen2").heads
+    assert remove(heads, "state") == {name: heads[name] for name in ("global", "procedure")}
+    assert swap(heads, "state", "global") == {**heads, "state": heads["global"], "global": heads["state"]}
+    assert share(heads, "procedure") == dict.fromkeys(LENGTHS, heads["procedure"])
+    silenced = zero(heads, "state")
+    hidden = torch.ones(silenced["state"].num_latents, 32)
+    assert len(hidden) == LENGTHS["state"] and not silenced["state"](hidden).any()
+    assert {**silenced, "state": heads["state"]} == heads
 
 
 def test_a_removed_operator_has_probability_zero_and_the_others_gain() -> None:

@@ -19,7 +19,7 @@ from tyler.config.files import load_config
 from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig
-from tyler.engine.base import longest_action, longest_prompt
+from tyler.engine.base import longest_action
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
@@ -142,7 +142,7 @@ def test_problems_that_leave_no_room_for_an_answer_are_left_out_by_name(
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = CONFIG.model_copy(update={"data": DataConfig(task="jsonl", path=str(tmp_path / "data.jsonl"))})
     model = tiny.tyler("qwen3")
-    room = longest_prompt(model.backbone, model.heads)
+    room = model.backbone.max_positions - longest_action(model.heads)
     assert config.most_latents > longest_action(model.heads), "of MemGen"
     model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * room, max_new_tokens=1)])
     with pytest.raises(ValueError, match="the prompt has"):

@@ -63,8 +63,7 @@ def lens(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another file")
-    decoding: dict[str, Any] = {"router": router_of(router), "max_new_tokens": max_new_tokens}
-    bounded = decoding | {"memory": placement.bytes}
+    bounded: dict[str, Any] = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": placement.bytes}
     from tyler.lens.stored import answers_in
     from tyler.model import Tyler
     from tyler.tasks import load_problems
@@ -76,7 +75,7 @@ def lens(
         problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
         beside, source = loaded.solve(problems, **bounded), f"{task}, {split}" if split else task
     else:
-        (problems, beside), source = answers_in(answers, loaded, count=count, **decoding), str(answers)
+        (problems, beside), source = answers_in(answers, loaded, count=count, **bounded), str(answers)
     if question:
         result = of_answer(loaded, model, question, loaded.solve(question, **bounded), beside, seed)
     else:

@@ -35,11 +35,6 @@ def longest_action(heads: Heads) -> int:
     return max((head.num_latents for head in heads.values()), default=1)
 
 
-def longest_prompt(backbone: Backbone, heads: Heads) -> int:
-    """Tokens that a prompt may have, so that any one action still fits the model's context."""
-    return backbone.max_positions - longest_action(heads)
-
-
 class BaseEngine(ABC):
     """Decodes requests with continuous batching. One thread at a time uses it.
 

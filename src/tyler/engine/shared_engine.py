@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TypeVar
 
+from peft import PeftModel
 from torch import Tensor
 
 from tyler.engine.base import BaseEngine, Load
@@ -310,22 +311,24 @@ class WeightWatch:
     """
 
     def __init__(self, engine: BaseEngine) -> None:
-        self._adapted, self._loras = engine.adapted, [module.lora for module in engine.adapted]
+        self._adapted = engine.adapted
         self._frozen = list(engine.backbone.model.parameters())
         known = set(map(id, self._frozen))
         self._trained = [one for module in self._adapted for one in module.parameters() if id(one) not in known]
-        self._writes = writes(self._frozen), writes(self._trained)
+        self._known = self._present()
+
+    def _present(self) -> tuple[list[int], list[int], list[PeftModel | None]]:
+        return writes(self._frozen), writes(self._trained), [module.lora for module in self._adapted]
 
     @property
     def theta_changed(self) -> bool:
         """Whether the backbone itself was written."""
-        return writes(self._frozen) != self._writes[0]
+        return writes(self._frozen) != self._known[0]
 
     @property
     def changed(self) -> bool:
         """Whether anything was written, or a LoRA has come or gone."""
-        moved = any(module.lora is not lora for module, lora in zip(self._adapted, self._loras, strict=True))
-        return moved or writes(self._trained) != self._writes[1] or self.theta_changed
+        return self._present() != self._known
 
 
 def writes(tensors: Sequence[Tensor]) -> list[int]:

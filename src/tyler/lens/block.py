@@ -282,8 +282,8 @@ def _moves(
         logprobs = rescored.of_action(action)
         return float(logprobs[donor.actions[foreign]] - logprobs[gap.trajectory.actions[own]])
 
-    (patched,) = gap.filled([donor.latents[block]])
-    whole, start = Rescored.of(gap.model, donor, block, gap.turn), margin(truth, own)
+    (patched,), (whole,) = gap.filled([donor.latents[block]]), rescore(gap.model, [(donor, block)], gap.turn)
+    start = margin(truth, own)
     return margin(patched, own) - start, margin(noise, own) - start, margin(whole, foreign) - start
 
 
@@ -302,11 +302,6 @@ class Rescored:
     tokens: Tensor
     actions: tuple[int, ...]
     at_block: Float[Tensor, "latents vocab"]
-
-    @classmethod
-    def of(cls, model: Tyler, trajectory: Trajectory, index: int, turn: Turn = nullcontext) -> Rescored:
-        """One pass over an answer; `index` names the block."""
-        return rescore(model, [(trajectory, index)], turn)[0]
 
     def of_action(self, action: int) -> Float[Tensor, " vocab"]:
         """log p over V where an action after the block was decided."""

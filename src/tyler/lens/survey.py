@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,13 +113,14 @@ def survey(
     `memory` bytes of context and caches.
     Raises ValueError where fewer than two answers invoke an operator: a block needs another problem's as its control.
     """
+    decoding: Any = {"router": router, "max_new_tokens": max_new_tokens, "memory": memory}
     if answers is None:
-        answers = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens, memory=memory)
+        answers = model.solve(list(problems), **decoding)
     called = [(problem, answer) for problem, answer in zip(problems, answers, strict=True) if answer.invocations]
     if len(called) < 2:
         raise ValueError(f"{len(called)} of {len(problems)} answers invoked an operator; at least 2 are needed")
     questions, answers = [problem for problem, _ in called], [answer for _, answer in called]
-    kept = kept_answers(model, questions, answers, router=router, max_new_tokens=max_new_tokens, memory=memory)
+    kept = kept_answers(model, questions, answers, **decoding)
     readings = []
     with bar("lens", len(answers), unit="answer") as progress:
         for index, answer in enumerate(answers):
@@ -130,27 +132,20 @@ def survey(
 
 
 def kept_answers(
-    model: Tyler,
-    problems: Sequence[str],
-    answers: Sequence[Trajectory],
-    *,
-    router: Router | None = None,
-    max_new_tokens: int = 256,
-    memory: int | None = None,
+    model: Tyler, problems: Sequence[str], answers: Sequence[Trajectory], **decoding: Any
 ) -> dict[str, list[float]]:
     """Of each replacement, for every answer with a box: 1 where the same stands in the box of the new one, else 0.
 
-    These are decoded: what a replacement makes of an answer is in no store. `answers` are the model's own to the
-    problems, under the same settings. Means and other problems' latents are those of the other half of the answers, so
-    that no problem is answered with its own; of an operator that the other half does not invoke, they are of all.
+    These are decoded, by `model.solve` with `decoding`: what a replacement makes of an answer is in no store. `answers`
+    are the model's own to the problems, decoded likewise. Means and other problems' latents are those of the other half
+    of the answers, so that no problem is answered with its own; of an operator that the other half does not invoke,
+    they are of all.
     """
     boxes = [boxed_answer(answer.text) for answer in answers]
     boxed = [index for index, box in enumerate(boxes) if box is not None]
 
-    def kept(changed: Tyler, indices: Sequence[int], routed: Router | None) -> dict[int, float]:
-        solved = changed.solve(
-            [problems[index] for index in indices], router=routed, max_new_tokens=max_new_tokens, memory=memory
-        )
+    def kept(changed: Tyler, indices: Sequence[int], **other: Router) -> dict[int, float]:
+        solved = changed.solve([problems[index] for index in indices], **decoding | other)
         return {
             index: float(boxed_answer(answer.text) == boxes[index])
             for index, answer in zip(indices, solved, strict=True)
@@ -164,9 +159,9 @@ def kept_answers(
                 [answer for index, answer in enumerate(answers) if index % 2 != half]
             )
             changed = model.with_heads(NAMED[intervention](model, blocks))
-            kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half], router)
+            kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half])
         shares[name] = [kept_by_index[index] for index in boxed]
-    return shares | {"no block": [*kept(model, boxed, Never()).values()]}
+    return shares | {"no block": [*kept(model, boxed, router=Never()).values()]}
 
 
 def count(readings: Sequence[Sequence[Reading]], kept: Mapping[str, Sequence[float]] | None = None) -> Survey:

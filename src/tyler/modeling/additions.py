@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig
-from torch import Tensor, nn
+from torch import Tensor
 
 from tyler.modeling.lora import ADAPTER, low_rank_maps
 from tyler.modeling.operators import Operator
@@ -36,26 +36,16 @@ def of_policy(policy: Policy) -> Additions:
 
 @torch.no_grad()
 def of_synthesizer(synthesizer: SynthesisModel, operators: Sequence[Operator]) -> Additions:
-    """phi, Q_k and Proj_k of every operator as z = W h + b with a b for each query, and the map of what is read.
-
-    Raises ValueError for a head that is not affine.
-    """
+    """phi, Q_k and Proj_k of every operator as z = W h + b with a b for each query, and the map of what is read."""
     heads = [synthesizer.mapping()[operator.name] for operator in operators]
-    if other := next((head for head in heads if not hasattr(head, "affine")), None):
-        raise ValueError(f"a head of kind {type(other).__name__} runs on the native engine alone; use engine 'native'")
     tensors: dict[str, Tensor] = {}
     if heads:
         weights, biases = zip(*(cast(Any, head).affine() for head in heads), strict=True)
         tensors |= {"queries": torch.cat([head.queries for head in heads])}
         tensors |= {"weight": torch.stack(weights), "bias": torch.cat(biases)}
-    if (mapped := input_map(synthesizer)) is not None:
+    if (mapped := synthesizer.input_map) is not None:
         tensors |= {"map_weight": mapped.weight, "map_bias": mapped.bias}
     return Additions(1, low_rank_maps(synthesizer.lora), {name: on_cpu(tensor) for name, tensor in tensors.items()})
-
-
-def input_map(synthesizer: SynthesisModel) -> nn.Linear | None:
-    """What goes before a synthesizer whose input is mapped (MemGen's weaver)."""
-    return getattr(synthesizer, "input_map", None)
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
@@ -69,4 +59,4 @@ def added_by(policy: Policy, synthesizer: SynthesisModel) -> dict[str, Any]:
     configs = [cast(LoraConfig, lora.peft_config[ADAPTER]) for lora in loras]
     targets = {name for config in configs for name in cast(Sequence[str], config.target_modules)}
     rank = max((config.r for config in configs), default=1)
-    return {"targets": sorted(targets), "rank": rank, "maps_input": input_map(synthesizer) is not None}
+    return {"targets": sorted(targets), "rank": rank, "maps_input": synthesizer.input_map is not None}

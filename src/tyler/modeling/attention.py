@@ -109,7 +109,7 @@ def transformers_attention(
     query: Float[Tensor, "batch heads seq head_dim"],
     key: Float[Tensor, "batch kv_heads seq head_dim"],
     value: Float[Tensor, "batch kv_heads seq head_dim"],
-    attention_mask: Tensor | None,
+    attention_mask: Bool[Tensor, "batch 1 seq end"] | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     packed_rows: PackedRows | None = None,
@@ -117,21 +117,14 @@ def transformers_attention(
 ) -> tuple[Float[Tensor, "batch seq heads head_dim"], None]:
     """transformers' own, in the dtype of `attend`, under autocast too."""
     exact = cache_dtype(query.dtype, query.device)
-    if packed_rows is not None:
-        with _kernels(query.device):
-            attended = packed_rows.attend(query.to(exact), key.to(exact), value.to(exact), scaling)
-        return attended.to(query.dtype), None
-    mask = attention_mask.to(exact) if attention_mask is not None and attention_mask.is_floating_point() else None
+    states = query.to(exact), key.to(exact), value.to(exact)
     with _kernels(query.device):
-        attended, _weights = sdpa_attention_forward(
-            module,
-            query.to(exact),
-            key.to(exact),
-            value.to(exact),
-            attention_mask if mask is None else mask,
-            dropout=dropout,
-            scaling=scaling,
-        )
+        if packed_rows is None:
+            attended, _weights = sdpa_attention_forward(
+                module, *states, attention_mask, dropout=dropout, scaling=scaling
+            )
+        else:
+            attended = packed_rows.attend(*states, scaling)
     return attended.to(query.dtype), None
 
 

@@ -39,7 +39,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from tyler.modeling.architectures import check_family, located
 from tyler.modeling.attention import ATTENTION
-from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
+from tyler.modeling.fingerprint import fingerprint_of
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.locations import WHAT_TO_GIVE, check_location, near
@@ -188,7 +188,11 @@ class Backbone:
         same folder in the same dtype has the same one on every device, and so it has in float32 and bfloat16 where its
         weights fit bfloat16, as those of published models do; else they are other weights, and have another.
         """
-        return self.fingerprints.exact
+        return self._fingerprint
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint_of(self.model)
 
     def rounded_to(self, dtype: torch.dtype) -> Backbone:
         """This backbone with its weights in another dtype, cast in place."""
@@ -196,11 +200,6 @@ class Backbone:
             parameter.data = parameter.data.to(dtype)
         self.model.config.dtype = dtype
         return replace(self)
-
-    @functools.cached_property
-    def fingerprints(self) -> Fingerprint:
-        """The hash of the weights as they are, and the one of the weights rounded to bfloat16."""
-        return fingerprint_of(self.model)
 
 
 def read_saved(

@@ -1,4 +1,4 @@
-"""What names a backbone: short hashes of every weight and of every setting that changes what it computes."""
+"""What names a backbone: a short hash of every weight and of every setting that changes what it computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,39 +25,24 @@ CHUNK = 2**24
 """Elements that are hashed at once; threads share the chunks of all tensors."""
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """Two hashes of a model, 16 hexadecimal digits each; a change of any element of any tensor changes `exact`.
+def fingerprint_of(model: PreTrainedModel, dtype: torch.dtype | None = None) -> str:
+    """Hash every element of every tensor, and the settings in `FUNCTION_KEYS`: 16 hexadecimal digits.
 
-    `exact` is of the values, so a model whose weights fit bfloat16, as published ones do, has one in bfloat16 and in
-    float32. `rounded` is of the values rounded to bfloat16: the same in both whatever the weights.
+    With `dtype` it is of the weights rounded to it. It is of the values, so a model whose weights fit bfloat16, as
+    published ones do, has the same in bfloat16 and in float32. Reads all weights once, on as many threads as torch has:
+    about 0.7 s for each GB and thread on a CPU with SHA instructions.
     """
-
-    exact: str
-    rounded: str
-
-
-def fingerprint_of(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Fingerprint:
-    """Hash every element of every tensor, and the settings in `FUNCTION_KEYS`: of the weights rounded to `dtype`.
-
-    Reads all weights once, on as many threads as torch has: about 0.7 s for each GB and thread on a CPU with SHA
-    instructions.
-    """
-    named = list(weights_of(model))
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         pending = [
-            [threads.submit(_digests, chunk, dtype or chunk.dtype) for chunk in tensor.flatten().split(CHUNK)]
-            for _, tensor in named
+            (name, tensor, [threads.submit(_digest, chunk, dtype) for chunk in tensor.flatten().split(CHUNK)])
+            for name, tensor in weights_of(model)
         ]
-        digests = [[chunk.result() for chunk in chunks] for chunks in pending]
-    exact, rounded = (hashlib.sha256(settings_of(model).encode()) for _ in range(2))
-    for (name, tensor), chunks in zip(named, digests, strict=True):
-        for digest in (exact, rounded):
-            digest.update(f"{name} {list(tensor.shape)}".encode())
-        for of_values, of_rounded in chunks:
-            exact.update(of_values)
-            rounded.update(of_rounded)
-    return Fingerprint(exact.hexdigest()[:16], rounded.hexdigest()[:16])
+    digest = hashlib.sha256(settings_of(model).encode())
+    for name, tensor, chunks in pending:
+        digest.update(f"{name} {list(tensor.shape)}".encode())
+        for chunk in chunks:
+            digest.update(chunk.result())
+    return digest.hexdigest()[:16]
 
 
 def fingerprint_with(backbone: str, tensors: Mapping[str, Tensor]) -> str:
@@ -85,15 +69,15 @@ def settings_of(model: PreTrainedModel) -> str:
     return json.dumps(_as_floats({key: config.get(key) for key in FUNCTION_KEYS}), sort_keys=True)
 
 
-def _digests(chunk: Tensor, dtype: torch.dtype) -> tuple[bytes, bytes]:
-    """sha256 of the values, in bfloat16 where that holds them and else in float32, and of the values in bfloat16."""
-    values = chunk.cpu().to(dtype)
-    rounded = values.to(torch.bfloat16)
-    of_rounded = hashlib.sha256(_bytes(rounded)).digest()
-    if values.dtype == torch.bfloat16 or torch.equal(rounded.to(values.dtype), values):
-        return of_rounded, of_rounded
-    wide = values if values.dtype == torch.float64 else values.float()
-    return hashlib.sha256(_bytes(wide)).digest(), of_rounded
+def _digest(chunk: Tensor, dtype: torch.dtype | None) -> bytes:
+    """sha256 of the values, in bfloat16 where that holds them, else in float32 or what is wider."""
+    values = chunk.cpu().to(dtype or chunk.dtype)
+    narrow = values.bfloat16()
+    if torch.equal(narrow.to(values.dtype), values):
+        values = narrow
+    elif values.dtype == torch.float16:
+        values = values.float()
+    return hashlib.sha256(_bytes(values)).digest()
 
 
 def _bytes(values: Tensor) -> memoryview:

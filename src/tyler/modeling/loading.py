@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
+from tyler.modeling.backbone import DTYPES, Backbone, resolve_device, resolve_dtype
 from tyler.modeling.lora import merge_folder
 from tyler.modeling.manifest import BackboneRecord, CheckpointError
 from tyler.modeling.merged_adapters import MergedAdapter
@@ -54,7 +54,7 @@ def load_recorded(
     Raises CheckpointError for other weights, and FileNotFoundError, which says what to give, if it is not found.
     """
     wanted = resolve_dtype(dtype, resolve_device(device))
-    compared = wanted if record.tells_of(wanted) else torch.float32
+    compared = torch.promote_types(wanted, DTYPES[record.dtype])  # holds both, and is rounded to what is wanted
     adapters = [folder / name for name in record.merged_adapters]
     if instead is not None:
         revision = record.revision if instead == record.id else None

@@ -7,6 +7,7 @@ theta + (alpha / rank) B A, and in half precision it adds their products by the 
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Iterator
@@ -56,14 +57,14 @@ class OnceRounded(Linear):
 
     def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
         theta = cast(nn.Linear, self.get_base_layer())
-        if torch.is_autocast_enabled(x.device.type) and not self.disable_adapters and not self.merged:
-            down, up = low_rank(self)
-            return autocast_product(x, theta.weight, theta.bias, self.lora_dropout[ADAPTER], down, up)
-        if x.dtype not in HALF or x.dtype != theta.weight.dtype or self.disable_adapters or self.merged:
+        autocast = torch.is_autocast_enabled(x.device.type)
+        in_half = x.dtype in HALF and x.dtype == theta.weight.dtype
+        if self.disable_adapters or self.merged or not (autocast or in_half):
             return super().forward(x, *arguments, **options)
-        down, up = low_rank(self)
-        dropped = self.lora_dropout[ADAPTER](x.to(down.dtype))
-        return adapted_product(x, theta.weight, theta.bias, dropped, down, up)
+        dropout, (down, up) = self.lora_dropout[ADAPTER], low_rank(self)
+        if autocast:
+            return autocast_product(x, theta.weight, theta.bias, dropout, down, up)
+        return adapted_product(x, theta.weight, theta.bias, dropout(x.to(down.dtype)), down, up)
 
 
 def low_rank(layer: Linear) -> tuple[Float[Tensor, "rank inputs"], Float[Tensor, "outputs rank"]]:
@@ -85,13 +86,10 @@ def folded_weight(layer: Linear, precision: torch.dtype = torch.float32) -> Floa
 
 def merged(lora: PeftModel, backbone: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """The backbone in `dtype` with the adapter folded in, rounded once; what keeps its dtype shares its memory."""
-    plain = view(backbone)
     rounded = {
         id(theta): nn.Parameter(theta.detach().to(dtype), requires_grad=False) for theta in backbone.parameters()
     }
-    for module in plain.modules():
-        for name, theta in list(module.named_parameters(recurse=False)):
-            setattr(module, name, rounded[id(theta)])
+    plain = copy.deepcopy(backbone, rounded | {id(buffer): buffer for buffer in backbone.buffers()})
     for name, layer in lora_layers(lora).items():
         folded = folded_weight(layer, torch.float64).to(dtype)
         cast(nn.Linear, plain.get_submodule(name)).weight = nn.Parameter(folded, requires_grad=False)
@@ -237,15 +235,8 @@ def read_settings(path: Path) -> LoraSettings:
 @torch.no_grad()
 def low_rank_maps(lora: PeftModel | None) -> dict[str, tuple[Tensor, Tensor]]:
     """A [rank, in] and scaled B [out, rank] of each adapted map, in float32 on the CPU; none of None."""
-
-    def copied(layer: nn.Module) -> Tensor:
-        return cast(nn.Linear, layer).weight.detach().to("cpu", torch.float32)
-
-    layers = {} if lora is None else lora_layers(lora)
-    return {
-        name: (copied(layer.lora_A[ADAPTER]), copied(layer.lora_B[ADAPTER]) * layer.scaling[ADAPTER])
-        for name, layer in layers.items()
-    }
+    maps = {} if lora is None else {name: low_rank(layer) for name, layer in lora_layers(lora).items()}
+    return {name: (a.detach().to("cpu", torch.float32), b.to("cpu", torch.float32)) for name, (a, b) in maps.items()}
 
 
 class Adapted(nn.Module):

