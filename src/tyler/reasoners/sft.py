@@ -50,7 +50,7 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     """`tyler train sft`: the policy's LoRA learns on the backbone of the config; `start` is one that goes on learning.
 
-    Raises ValueError where `start` is no peft folder, or one of other settings than the config's.
+    Raises ValueError where `start` is not a peft folder, or has other settings than the config.
     """
     return prepared(config, config.sft, SftTrainer, start)
 
