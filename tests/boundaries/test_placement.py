@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tyler.boundaries import placement
+from tyler.boundaries.patterns import LOOKAHEAD, dollar_opens
 from tyler.boundaries.placement import candidates, piece_offsets, token_boundaries
-from tyler.boundaries.rules import LOOKAHEAD, RULES, Boundary, Rule, dollar_opens
+from tyler.boundaries.rules import RULES, Boundary, Rule
 from tyler.boundaries.scanner import BoundaryScanner, find_boundaries
 from tyler.modeling.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
 

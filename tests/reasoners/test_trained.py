@@ -22,6 +22,7 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import grpo, sft
 from tyler.reasoners.sft import SftTrainer
+from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
@@ -110,6 +111,25 @@ def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
     assert loaded.solve("How many 1 x?", max_new_tokens=12).actions == (
         trained.solve("How many 1 x?", max_new_tokens=12).actions
     )
+
+
+def test_an_adapter_goes_on_learning(tmp_path: Path) -> None:
+    place = files(tmp_path)
+    data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"))
+    loop = SMALL.model_copy(update={"steps": 1, "checkpoint_every": 1})
+    config = Config(data=data, operators=tiny.OPERATORS, sft=loop, backbone=backbone_at(place))
+    first = sft.run(config, output=tmp_path / "first")
+    adapter = tmp_path / "first" / "checkpoints" / "step-1" / "policy"
+    still = config.model_copy(update={"sft": loop.model_copy(update={"learning_rate": 1e-30})})
+    second = sft.run(still, start=adapter, output=tmp_path / "second")
+    fresh_start = sft.run(still, output=tmp_path / "new")
+    assert not moved(everything_of(first), everything_of(second))
+    assert moved(everything_of(first), everything_of(fresh_start))
+    wider = config.model_copy(update={"lora": config.lora.model_copy(update={"rank": 5})})
+    with pytest.raises(ValueError, match=r"lora\.rank is 5, and there 8"):
+        sft.run(wider, start=adapter, output=tmp_path / "wider")
+    with pytest.raises(RunError, match="the weights it starts from"):
+        sft.run(still, output=tmp_path / "second", resume=True)
 
 
 def files(folder: Path) -> Path:

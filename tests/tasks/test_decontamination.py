@@ -384,11 +384,6 @@ def test_a_set_that_cannot_be_is_refused_by_name(override, message):
         load_config("mini", [override])
 
 
-def test_a_task_may_be_written_as_papers_write_it():
-    config = load_config("mini", ["evaluation.task=MATH-500", "evaluation.split=test"])
-    assert config.evaluation.task == "math500"
-
-
 NEAR = "Natalia sold 48 clips to her friends in April and then she sold half as many clips in May, how many in all?"
 
 
@@ -417,12 +412,6 @@ def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(tmp_p
     )
     assert "train-1 ~ jsonl test-1" in caplog.text
     assert [problem.id for problem in load_training(training, held_out, "drop")] == ["train-2"]
-
-
-def test_the_splits_of_mini_are_not_nearly_each_other() -> None:
-    index = NearIndex(((each.id, each.task), each.prompt) for each in load_problems("mini", "eval"))
-    training = load_problems("mini", "train", count=2000)
-    assert sum(index.nearest(problem.prompt) is not None for problem in training) <= 20
 
 
 def test_the_evaluation_is_looked_for_beside_the_training_file(data_dir: Path) -> None:

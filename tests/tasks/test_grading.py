@@ -14,7 +14,7 @@ import pytest
 from tyler.tasks import TASKS, Outcome, ballots, benchmarks, find_task, grade, grader_version, grading, task_name
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.problem import leaves_thought_open
-from tyler.tasks.task import Generated, GradeOptions, Task, boxed
+from tyler.tasks.task import GradeOptions, Task, boxed
 
 # ------------------------------------------------------------------------------------------------------------ names
 
@@ -53,11 +53,8 @@ def test_an_unknown_task_is_refused_with_the_known_ones(written, message):
 def test_every_task_in_the_table_is_there_under_its_name(name):
     task = find_task(name)
     assert task.name == name and task.title
-    if isinstance(task, Generated):
-        assert task.splits
-    else:
-        for source in task.sources.values():
-            assert source.files and (source.hub_id or source.url)
+    for source in filter(None, task.sources.values()):
+        assert source.files and (source.hub_id or source.url)
 
 
 NEW = """
@@ -82,13 +79,13 @@ def test_a_benchmark_is_one_module_and_nothing_else(name: str, monkeypatch: pyte
         sys.modules.pop(f"tyler.tasks.benchmarks.{name}")
 
 
-def test_importing_tyler_and_its_tasks_imports_nothing_heavy():
+def test_importing_tasks_and_asking_for_the_graders_version_imports_nothing_heavy():
     ours = ("tyler.tasks.mini", "tyler.tasks.benchmarks.gsm8k")
-    heavy = ("torch", "transformers", "peft", "numpy", "datasets", "pyarrow", "sympy", *ours)
-    code = f"import sys, tyler.tasks; print([name for name in {heavy} if name in sys.modules])"
+    heavy = {"torch", "transformers", "peft", "numpy", "datasets", "pyarrow", "sympy", *ours}
+    code = f"import sys; from tyler.tasks import grader_version; grader_version(); print({heavy} & sys.modules.keys())"
     source = Path(grading.__file__).parents[2]
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=source, check=True)
-    assert printed.stdout == "[]\n"
+    assert printed.stdout == "set()\n"
 
 
 # --------------------------------------------------------------------------------------------------------- verdicts
@@ -113,14 +110,6 @@ def test_importing_tyler_and_its_tasks_imports_nothing_heavy():
 )  # fmt: skip
 def test_each_task_grades_by_its_own_equality(task, completion, gold, outcome):
     assert grade(task, completion, gold).outcome is outcome
-
-
-@pytest.mark.parametrize("task", ["jsonl", "openr1"])
-@pytest.mark.parametrize(
-    ("answer", "gold"), [("live", "evil"), ("(1,2)", r"\{1,2\}"), ("1 2", "12"), ("3+4", "7"), ("5 cm", "6 cm")]
-)
-def test_answers_that_only_look_alike_are_not_correct(task, answer, gold):
-    assert not grade(task, rf"\boxed{{{answer}}}", gold).correct
 
 
 @pytest.mark.parametrize("completion", ["thinking", r"\boxed{1} or \boxed{2", r"<think>\boxed{7}"])
@@ -385,8 +374,3 @@ def test_the_version_names_what_a_program_may_use_where_one_runs() -> None:
     assert programs == plain | {"python": "{}.{}".format(*sys.version_info), "packages": "numpy", "deadline": "20 s"}
     assert grader_version(GradeOptions(deadline=20), ["gsm8k"]) == plain, "names of other verdicts stay as they were"
     assert grader_version(GradeOptions(packages=()), ["humaneval"])["packages"] == "none"
-
-
-def test_the_version_loads_none_of_the_libraries() -> None:
-    code = "import sys; from tyler.tasks import grader_version; grader_version(); print('sympy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -10,34 +10,9 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar
 
-from tyler.boundaries.rules import (
-    BARE,
-    BEGIN,
-    BLANK,
-    BODIES,
-    BRACE,
-    CODE_EVENT,
-    DOLLAR_BODY,
-    ENVIRONMENTS,
-    EVENT,
-    FENCE_LABEL,
-    FIELD_EVENT,
-    HEAD,
-    HEADING_ENDS,
-    INDENT,
-    KEPT,
-    KEY,
-    LABEL,
-    LOOKAHEAD,
-    NOT_OPENING,
-    PHRASE,
-    RULES,
-    RUNS,
-    Boundary,
-    alternatives,
-    dollar_opens,
-    skip,
-)
+from tyler.boundaries import patterns
+from tyler.boundaries.patterns import alternatives, dollar_opens, skip
+from tyler.boundaries.rules import RULES, Boundary
 
 
 class BoundaryScanner:
@@ -54,7 +29,7 @@ class BoundaryScanner:
         self._rules = {name: rule for name, rule in RULES.items() if name in rules}
         headings = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.headings)
         phrases = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.phrases)
-        self._headings, self._heading_cues = alternatives(headings, "heading", HEADING_ENDS)
+        self._headings, self._heading_cues = alternatives(headings, "heading", patterns.HEADING_ENDS)
         self._phrases, self._phrase_cues = alternatives(phrases, "phrase", "")
         self._found = [Boundary(0, name) for name, rule in self._rules.items() if rule.at_start]
         self._text, self._base = "", 0  # the text kept, and where it starts in y; all indices below are into it
@@ -85,8 +60,8 @@ class BoundaryScanner:
         """The boundaries that became certain with `piece`, the next characters of y (the first call has position 0)."""
         if self._closed:
             raise ValueError("this BoundaryScanner was closed; start a new one for another text")
-        if self._at > 8 * KEPT:
-            self._forget(self._at - KEPT)
+        if self._at > 8 * patterns.KEPT:
+            self._forget(self._at - patterns.KEPT)
         self._text += piece
         return self._scan(final=False)
 
@@ -131,7 +106,7 @@ class BoundaryScanner:
     def _line_start(self, final: bool) -> bool:
         """At the start of a line: passes blank lines; the first visible one takes the boundaries that are due."""
         text, line = self._text, self._at
-        first = skip(INDENT, text, line)
+        first = skip(patterns.INDENT, text, line)
         hold = line if self._due else None
         if first == len(text):
             return self._wait(hold)
@@ -154,7 +129,7 @@ class BoundaryScanner:
     def _prose(self, final: bool) -> bool:
         """From the read position to the next character that may open something."""
         text = self._text
-        event = EVENT.search(text, self._at)
+        event = patterns.EVENT.search(text, self._at)
         end = event.start() if event else len(text)
         if self._head is not None:
             self._find_heading(self._head, end)
@@ -167,16 +142,16 @@ class BoundaryScanner:
 
     def _find_heading(self, head: int, end: int) -> None:
         """A heading at text[head:], when it and what follows it have been read."""
-        match = self._headings.match(self._text, head, min(end + 1, head + HEAD))
+        match = self._headings.match(self._text, head, min(end + 1, head + patterns.HEAD))
         if match is None:
-            if end < len(self._text) or len(self._text) >= head + HEAD:
+            if end < len(self._text) or len(self._text) >= head + patterns.HEAD:
                 self._head = None
             return
         self._head = None
         name = self._fires(self._heading_cues, match)
         if name is None:
             return
-        self._bare = BARE.match(self._text, match.end()) is not None
+        self._bare = patterns.BARE.match(self._text, match.end()) is not None
         if name in self._fresh:
             return
         if self._bare:
@@ -190,7 +165,7 @@ class BoundaryScanner:
             if name is not None:
                 self._emit([name], match.end())
             self._resume = match.end()
-        self._resume = max(self._resume, end - PHRASE)
+        self._resume = max(self._resume, end - patterns.PHRASE)
 
     def _fires(self, cues: dict[str, str], match: re.Match[str]) -> str | None:
         """The rule whose cue matched, or None when the cue fires once and already did."""
@@ -240,8 +215,8 @@ class BoundaryScanner:
         if follows in ("(", "["):
             self._open("formula", at)
             return self._open_span(r"\)" if follows == "(" else r"\]", at + 2)
-        begin = BEGIN.match(text, at)
-        if begin and begin[1] in ENVIRONMENTS:
+        begin = patterns.BEGIN.match(text, at)
+        if begin and begin[1] in patterns.ENVIRONMENTS:
             self._open("formula", at)
             return self._open_span(begin[0].replace("begin", "end"), begin.end())
         name = text[at + 7 : at + 21]
@@ -261,7 +236,7 @@ class BoundaryScanner:
     def _brace(self, at: int, final: bool) -> bool:
         """`{`: an object when a quote follows it; anything else is text."""
         text = self._text
-        quote = skip(BRACE, text, at)
+        quote = skip(patterns.BRACE, text, at)
         if quote == len(text) and not final:
             return self._wait(at + 1 if self._due else None)
         if not text.startswith('"', quote):
@@ -287,13 +262,13 @@ class BoundaryScanner:
     def _span(self, final: bool) -> bool:
         """Up to the end of the span; spans that may not hold a blank line end before one."""
         text, close = self._text, self._close
-        at = self._at = skip(BODIES[close[:2]], text, self._at)
+        at = self._at = skip(patterns.BODIES[close[:2]], text, self._at)
         if at == len(text):
             return False
         if text.startswith(close, at):
             return self._go(self._then, at + len(close))
         if text[at] == "\n":
-            return self._go(self._then, at) if final or BLANK.match(text, at) else self._wait()
+            return self._go(self._then, at) if final or patterns.BLANK.match(text, at) else self._wait()
         if close.startswith(text[at:]) and not final:
             return self._wait()
         self._at = at + 1 + text.startswith("\\", at)
@@ -302,16 +277,16 @@ class BoundaryScanner:
     def _formula(self, final: bool) -> bool:
         """Up to the `$` that closes; one that follows a space and precedes a visible character is a fresh start."""
         text = self._text
-        at = self._at = skip(DOLLAR_BODY, text, self._at)
+        at = self._at = skip(patterns.DOLLAR_BODY, text, self._at)
         if at == len(text):
             return False
         if text[at] == "\n":
-            return self._go(self._prose, at) if final or BLANK.match(text, at) else self._wait()
+            return self._go(self._prose, at) if final or patterns.BLANK.match(text, at) else self._wait()
         if text[at] == "\\" or (at + 1 == len(text) and not final):
             self._at += final
             return self._wait(at if text[at - 1].isspace() else None)
         follows = text[at + 1 : at + 2]
-        if text[at - 1].isspace() and not NOT_OPENING.match(follows or " "):
+        if text[at - 1].isspace() and not patterns.NOT_OPENING.match(follows or " "):
             return self._go(self._prose, at)
         if follows.isdigit():
             self._at = at + 1
@@ -326,10 +301,10 @@ class BoundaryScanner:
     def _label(self, final: bool) -> bool:
         """The rest of the line that opens a fence; when it is long or holds a backtick, that was no fence."""
         text, start = self._text, self._at
-        label = skip(RUNS[self._fence], text, start)
-        end = skip(FENCE_LABEL, text, label)
-        long = end == label + LABEL
-        after = end if long else skip(RUNS["`"], text, end)
+        label = skip(patterns.RUNS[self._fence], text, start)
+        end = skip(patterns.FENCE_LABEL, text, label)
+        long = end == label + patterns.LABEL
+        after = end if long else skip(patterns.RUNS["`"], text, end)
         if after == len(text) and not long and not final:
             return self._wait()
         if long or text[end : end + 1] != "\n":
@@ -342,7 +317,7 @@ class BoundaryScanner:
     def _code(self, final: bool) -> bool:
         """Inside a fence: looks for its end, the first docstring and, when its label is json, fields."""
         text = self._text
-        event = CODE_EVENT.search(text, self._at)
+        event = patterns.CODE_EVENT.search(text, self._at)
         if event is None:
             quotes = len(text) - len(text.rstrip("\"'"))
             self._at = len(text) if final else max(self._at, len(text) - min(quotes, 2))
@@ -363,11 +338,11 @@ class BoundaryScanner:
     def _code_line(self, at: int, final: bool) -> bool:
         """At the end of a line of code: the next one closes the fence, or takes the boundary after a docstring."""
         text = self._text
-        first = skip(INDENT, text, at + 1)
+        first = skip(patterns.INDENT, text, at + 1)
         run = first
         while text.startswith(self._fence[0], run):
             run += 1
-        end = skip(INDENT, text, run)
+        end = skip(patterns.INDENT, text, run)
         if end == len(text) and not final:
             return self._wait(at + 1 if self._due else None)
         if run - first >= len(self._fence) and (end == len(text) or text[end] == "\n"):
@@ -382,7 +357,7 @@ class BoundaryScanner:
     def _field(self, final: bool) -> bool:
         """Inside an object: a boundary before each key, until the braces balance or a blank line or a fence comes."""
         text = self._text
-        event = FIELD_EVENT.search(text, self._at)
+        event = patterns.FIELD_EVENT.search(text, self._at)
         self._at = at = event.start() if event else len(text)
         if event is None:
             return False
@@ -403,7 +378,7 @@ class BoundaryScanner:
         return True
 
     def _field_line(self, at: int, final: bool) -> bool:
-        first = skip(INDENT, self._text, at + 1)
+        first = skip(patterns.INDENT, self._text, at + 1)
         rest = self._text[first : first + 3]
         if rest in ("", "`", "``", "~", "~~") and not final:
             return self._wait(first)
@@ -415,10 +390,10 @@ class BoundaryScanner:
     def _string(self, at: int, final: bool) -> bool:
         """At the quote that opens a string: whether it is a key is known from its first LOOKAHEAD characters."""
         if self._key_next:
-            window = self._text[at : at + LOOKAHEAD]
-            short = len(window) < LOOKAHEAD
-            end = skip(KEY, window, 0)
-            colon = skip(INDENT, window, end + 1) if window[end : end + 1] == '"' else end
+            window = self._text[at : at + patterns.LOOKAHEAD]
+            short = len(window) < patterns.LOOKAHEAD
+            end = skip(patterns.KEY, window, 0)
+            colon = skip(patterns.INDENT, window, end + 1) if window[end : end + 1] == '"' else end
             undecided = colon >= len(window) or window[colon] == "\\"
             if undecided and short and not final:
                 return self._wait(at)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STAGES = ("stage1", "stage2")
+GOING_ON = ("stage1", "sft")
+"""Which go on from a model of their own kind where `--start` names one."""
 KNOWN = ", ".join(f"{name} ({training.about})" for name, training in TRAININGS.items())
 METHOD = f"One of {KNOWN}; or a method of your own, FILE.py:NAME."
 
@@ -43,7 +45,8 @@ def train(
 
     Args:
         start: The run or saved model to start from: for stage2 by default runs/CONFIG-stage1, for the methods that
-            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, by default none.
+            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1 and for sft the peft folder of an
+            adapter, by default none.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
         dry_run: Train nothing: take one step with random weights (stage1 and stage2: one of each) and print parameters,
@@ -54,8 +57,8 @@ def train(
         quiet: Print warnings only, no progress and no summary.
     """
     training = find_training(method)
-    if start is not None and not training.start and method != "stage1":
-        wanted = ", ".join(("stage1", *(name for name, other in TRAININGS.items() if other.start)))
+    if start is not None and not training.start and method not in GOING_ON:
+        wanted = ", ".join((*GOING_ON, *(name for name, other in TRAININGS.items() if other.start)))
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
     if not dry_run and (tokenizer is not None or length is not None):
         raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,18 @@ from tyler.config.loops import TracesConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import load_lora
 from tyler.runs.metrics import SPEED, Metrics, from_traces
-from tyler.training.command import Prepared, load_backbone, lora_model, origin_of, training_command
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    load_backbone,
+    lora_model,
+    lora_settings,
+    origin_of,
+    plain_model,
+    training_command,
+)
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Trace, embed_ids
 from tyler.training.traces import load_development, load_traces
@@ -36,19 +47,33 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 
 
 @training_command
-def run(config: Config) -> Prepared[Tyler]:
-    """`tyler train sft`: the policy's LoRA learns on the backbone of the config."""
-    return prepared(config, config.sft, SftTrainer)
+def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
+    """`tyler train sft`: the policy's LoRA learns on the backbone of the config; `start` is one that goes on learning.
+
+    Raises ValueError where `start` is no peft folder, or one of other settings than the config's.
+    """
+    return prepared(config, config.sft, SftTrainer, start)
 
 
-def prepared(config: Config, loop: TracesConfig, trainer: type[SftTrainer]) -> Prepared[Tyler]:
-    """A new LoRA, and the traces that a loop of this config trains it on."""
+def prepared(
+    config: Config, loop: TracesConfig, trainer: type[SftTrainer], start: Path | str | None = None
+) -> Prepared[Tyler]:
+    """A new LoRA or the one in `start`, and the traces that a loop of this config trains it on."""
     backbone = load_backbone(config)
     traces, development = load_traces(config, backbone), load_development(config, backbone, loop)
     torch.manual_seed(loop.seed)
-    model = lora_model(config, backbone, "sft")
-    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
+    model = lora_model(config, backbone, "sft") if start is None else going_on(config, backbone, Path(start))
+    weights = backbone.fingerprint() if start is None else model.fingerprint()
+    origin = origin_of(weights, map(Trace.content, traces), backbone)
     return Prepared(model, origin, trainer(model, traces, loop, development).train)
+
+
+def going_on(config: Config, backbone: Backbone, start: Path) -> Tyler:
+    """A model whose policy has the LoRA in the peft folder `start`. Raises ValueError where it has another shape."""
+    model = plain_model(config, backbone, "sft")
+    model.policy.lora = load_lora(backbone.model, start)
+    check_inherited(config, start, backbone, lora_settings(config, "lora", model.policy.lora))
+    return model
 
 
 def rehearsed(backbone: Backbone, config: Config, trace: Trace) -> tuple[SftTrainer, Trace]:

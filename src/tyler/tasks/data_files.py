@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
 _BOM = b"\xef\xbb\xbf"
 
 

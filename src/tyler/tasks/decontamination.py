@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +31,6 @@ SIMILARITY = 0.7
 
 _WORD = re.compile(r"[0-9]+(?:[.,/][0-9]+)*|[^\W\d_]+|[-+*/=<>^]")
 
-
 ProblemRef = tuple[str, str]
 """The id and the task of a held-out problem."""
 
@@ -39,12 +39,10 @@ class NearIndex:
     """Texts to be found again, by name, in the time that one text takes to read."""
 
     def __init__(self, texts: Iterable[tuple[ProblemRef, str]] = ()) -> None:
-        self._shingles: dict[ProblemRef, frozenset[str]] = {}
-        self._numbers: dict[ProblemRef, list[str]] = {}
+        self._texts = {name: _parts(text) for name, text in texts}
         self._holders: defaultdict[str, list[ProblemRef]] = defaultdict(list)
-        for name, text in texts:
-            self._numbers[name], self._shingles[name] = _parts(text)
-            for shingle in self._shingles[name]:
+        for name, (_, shingles) in self._texts.items():
+            for shingle in shingles:
                 self._holders[shingle].append(name)
 
     def nearest(self, text: str) -> ProblemRef | None:
@@ -52,8 +50,8 @@ class NearIndex:
         numbers, shingles = _parts(text)
         shared = Counter(name for shingle in shingles for name in self._holders.get(shingle, ()))
         for name, count in shared.most_common(3):
-            together = len(shingles) + len(self._shingles[name]) - count
-            if count >= SIMILARITY * together and numbers == self._numbers[name]:
+            other_numbers, others = self._texts[name]
+            if count >= SIMILARITY * (len(shingles) + len(others) - count) and numbers == other_numbers:
                 return name
         return None
 
@@ -61,10 +59,8 @@ class NearIndex:
 def _parts(text: str) -> tuple[list[str], frozenset[str]]:
     """The numbers of a text in order of size, and its shingles."""
     words = _WORD.findall(text.casefold())
-    rows = range(max(1, len(words) - LENGTH + 1))
-    return sorted(word for word in words if word[0].isdigit()), frozenset(
-        " ".join(words[at : at + LENGTH]) for at in rows
-    )
+    shingles = (" ".join(words[at : at + LENGTH]) for at in range(max(1, len(words) - LENGTH + 1)))
+    return sorted(word for word in words if word[0].isdigit()), frozenset(shingles)
 
 
 logger = logging.getLogger(__name__)
@@ -121,7 +117,9 @@ class Selection:
         if self.also:
             return [problem for part in self.parts() for problem in part]
         if self.set_aside is not None:
-            return _tenth(replace(self, set_aside=None).load(), self.set_aside)
+            problems = replace(self, set_aside=None).load()
+            chosen = {each.id for each in _ranked(problems, "development")[: min(self.set_aside, len(problems) // 10)]}
+            return [problem for problem in problems if problem.id in chosen]
         for folder in self.beside if self.path is None else ():
             with suppress(ValueError):
                 return replace(self, path=folder, revision=None).load()
@@ -146,35 +144,28 @@ class Selection:
         return parts
 
     def weighted(self, parts: Sequence[Sequence[Problem]]) -> list[Problem]:
-        """The problems of `parts`, of each set as often as the weights say. Raises ValueError as `in_proportion`."""
+        """As many examples as `parts` have problems, each set with its weight's share of them.
+
+        A set that is too small for its share is repeated: every problem comes so often, and some, drawn with `seed`,
+        once more. Of one that is too large some are drawn. Raises ValueError for a set that would have no example.
+        """
         weights = [chosen.weight for chosen in self.sets if chosen.weight is not None]
         if len(parts) == 1 or not weights:
             return [problem for part in parts for problem in part]
-        return in_proportion(
-            dict(zip((chosen.location for chosen in self.sets), parts, strict=True)), weights, self.seed
-        )
-
-
-def in_proportion(sets: Mapping[str, Sequence[Problem]], weights: Sequence[float], seed: int) -> list[Problem]:
-    """As many examples as there are problems, each set with its weight's share of them.
-
-    A set that is too small for its share is repeated: every problem comes so often, and some, drawn with `seed`, once
-    more. Of one that is too large some are drawn. Raises ValueError for a set that would have no example.
-    """
-    total, mixed, before = sum(map(len, sets.values())), list[Problem](), 0.0
-    for (name, problems), weight in zip(sets.items(), weights, strict=True):
-        after = before + total * weight / sum(weights)
-        count, before = round(after) - round(before), after
-        if not problems or not count:
-            raise ValueError(
-                f"the mixture gives {name} {count} of {total} examples, and it has {len(problems)} problems; "
-                f"change its weight of {weight:g}, or leave it out"
-            )
-        times, rest = divmod(count, len(problems))
-        drawn = {problem.id for problem in _ranked(problems, f"mixture {seed}")[:rest]}
-        mixed += [*problems] * times + [problem for problem in problems if problem.id in drawn]
-        logger.info("%s: %d of %d examples, from %d problems", name, count, total, len(problems))
-    return mixed
+        total, mixed = sum(map(len, parts)), list[Problem]()
+        ends = accumulate((total * weight / sum(weights) for weight in weights), initial=0.0)
+        for chosen, problems, (start, end) in zip(self.sets, parts, pairwise(map(round, ends)), strict=True):
+            count = end - start
+            if not problems or not count:
+                raise ValueError(
+                    f"the mixture gives {chosen.location} {count} of {total} examples, and it has {len(problems)} "
+                    f"problems; change its weight of {chosen.weight:g}, or leave it out"
+                )
+            times, rest = divmod(count, len(problems))
+            drawn = {problem.id for problem in _ranked(problems, f"mixture {self.seed}")[:rest]}
+            mixed += [*problems] * times + [problem for problem in problems if problem.id in drawn]
+            logger.info("%s: %d of %d examples, from %d problems", chosen.location, count, total, len(problems))
+        return mixed
 
 
 def _ranked(problems: Sequence[Problem], draw: str) -> list[Problem]:
@@ -184,14 +175,7 @@ def _ranked(problems: Sequence[Problem], draw: str) -> list[Problem]:
 
 def splits_of(task: str) -> tuple[str, ...]:
     """The splits that a task has by itself; none for one that reads any file."""
-    known = find_task(task)
-    return known.splits if isinstance(known, Generated) else tuple(known.sources)
-
-
-def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """`count` of the problems, at most a tenth: those whose id has the smallest hash."""
-    chosen = {problem.id for problem in _ranked(problems, "development")[: min(count, len(problems) // 10)]}
-    return [problem for problem in problems if problem.id in chosen]
+    return tuple(find_task(task).sources)
 
 
 def _text(problem: Problem) -> str:
@@ -256,7 +240,12 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     own = without_any(problems, [held for held in sets if held.set_aside])
     others = [held for held in sets if not held.set_aside]
     for held in others if on_overlap == "refuse" else ():
-        _refuse(problems, _overlaps(problems, held.same))
+        if overlaps := _overlaps(problems, held.same):
+            raise ValueError(
+                f"{len(overlaps)} of {len(problems)} training problems are held out for evaluation: "
+                f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without "
+                "these"
+            )
     kept = without_any(own, others)
     if near := [overlap for held in others for overlap in _overlaps(kept, held.nearest)]:
         drops = on_overlap == "drop"
@@ -306,8 +295,8 @@ def _announce(sets: Sequence[HeldOut]) -> None:
         if held.refusal:
             logger.warning("training problems are not compared with %s: %s", held.name, held.refusal)
         if held.set_aside:
-            message = "%d training problems are set aside as development problems (%s names a file instead)"
-            logger.info(message, len(held.questions), "data.development.path")
+            message = "%d training problems are set aside as development problems (data.development.path names a file)"
+            logger.info(message, len(held.questions))
 
 
 def read_held_out(selections: Sequence[Selection]) -> tuple[HeldOut, ...]:
@@ -339,12 +328,3 @@ def _read(selection: Selection) -> HeldOut:
         if not selection.optional:
             raise
         return HeldOut(selection.name, {}, str(error))
-
-
-def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:
-    if overlaps:
-        raise ValueError(
-            f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: "
-            f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without "
-            "these"
-        )

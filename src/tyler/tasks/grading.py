@@ -29,8 +29,6 @@ def _benchmarks() -> dict[str, str]:
 
 TASKS = _benchmarks()
 """Where each task is: every module has a TASK."""
-
-
 Gold = str | bool | int | float | list[int] | list[float]
 
 

@@ -54,34 +54,40 @@ def load_problems(
         raise ValueError(f"count must be at least 1 problem, got {count}; leave it out to load all of them")
     if revision is not None and path is not None and not str(path).startswith(HUB):
         raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
+    file = None if path is None else Path(path)
     if isinstance(chosen, Generated):
-        return _generated(chosen, split, None if path is None else Path(path), count, seed, revision)
+        return _generated(chosen, _split_of(chosen, split), file, count, seed, revision)
     if chosen.sources:
-        split = split or next(iter(chosen.sources))
-        problems = _published(chosen, split, None if path is None else Path(path), revision)
+        problems = _published(chosen, _split_of(chosen, split), file, revision)
     else:
         split, rows = _given_rows(chosen, split, path, revision)
         problems = _problems(chosen, split, rows)
     return list(problems) if count is None else _sample(problems, count, seed)
 
 
+def _split_of(task: Task | Generated, split: str | None) -> str:
+    """The split that is asked for, or the first. Raises ValueError for one that the task does not have."""
+    split = split or next(iter(task.sources))
+    if split not in task.sources:
+        raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.sources)}")
+    return split
+
+
 def _generated(
-    task: Generated, split: str | None, path: Path | None, count: int | None, seed: int, revision: str | None
+    task: Generated, split: str, path: Path | None, count: int | None, seed: int, revision: str | None
 ) -> list[Problem]:
-    """The problems that a task makes, from the rows of its source where it has one."""
-    if task.source is None and path is not None:
+    """The problems that a task makes, from the rows of the split's source where it has one."""
+    source = task.sources[split]
+    if source is None and path is not None:
         raise ValueError(
             f"task {task.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
             "your own give --task jsonl (task='jsonl') beside --data (path=), or omit the file"
         )
-    if task.source is None and revision is not None:
+    if source is None and revision is not None:
         raise ValueError(
             f"task {task.name!r} generates its problems: there is no revision {revision!r} of them; omit it"
         )
-    split = split or task.splits[0]
-    if split not in task.splits:
-        raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.splits)}")
-    rows = [] if task.source is None else list(_rows(task, task.source, path, revision))
+    rows = [] if source is None else list(_rows(task, source, path, revision))
     return [_named(problem, task) for problem in task.load(split, count, seed, rows)]
 
 
@@ -92,8 +98,6 @@ def _named(problem: Problem, task: Task | Generated) -> Problem:
 
 def _published(task: Task, split: str, path: Path | None, revision: str | None) -> Iterator[Problem]:
     """The problems of a published split, checked: distinct, and as many as there should be."""
-    if split not in task.sources:
-        raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.sources)}")
     source = task.sources[split]
     origin = path or source.hub_id
     seen: set[str] = set()
@@ -179,10 +183,8 @@ def _official_files(task: Task | Generated, source: Source, folder: Path) -> lis
     """What a data folder holds of a source: the first official name, or the same with another ending."""
     if not folder.is_dir():
         raise ValueError(f"task {task.name!r}: {str(folder)!r} is neither a file nor a folder; give the split's file")
-    for name in source.files:
-        for variant in _variants(name):
-            if files := sorted(folder.glob(variant)):
-                return files
+    if files := _files_in(folder, source):
+        return files
     download = f"download {source.url} as {source.files[0]}"
     elsewhere = download if source.hub_id is None else f"leave out path to load {source.hub_id} from the Hub"
     raise ValueError(
@@ -193,16 +195,18 @@ def _official_files(task: Task | Generated, source: Source, folder: Path) -> lis
 
 def has_files(task: str, folder: Path) -> bool:
     """Whether a folder holds the official files of any split of a task."""
-    chosen = find_task(task)
-    sources = [chosen.source] if isinstance(chosen, Generated) else chosen.sources.values()
-    names = (name for source in sources if source is not None for name in source.files)
-    return any(next(folder.glob(variant), None) is not None for name in names for variant in _variants(name))
+    sources = find_task(task).sources.values()
+    return any(_files_in(folder, source) for source in sources if source is not None)
 
 
-def _variants(name: str) -> list[str]:
-    endings = [ending for ending in ENDINGS if name.endswith(ending)]
-    stem = name.removesuffix(endings[0]) if endings else name
-    return [name, *(stem + ending for ending in ENDINGS)]
+def _files_in(folder: Path, source: Source) -> list[Path]:
+    """The files of the first official name that is there, with its own ending or another."""
+    for name in source.files:
+        stem = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), name)
+        for variant in (name, *(stem + ending for ending in ENDINGS)):
+            if files := sorted(folder.glob(variant)):
+                return files
+    return []
 
 
 # --- the Hub --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from tyler.tasks.problem import Problem, leaves_thought_open
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
 CONTROL = ("<", "[", "|")
 """How control tokens begin that are not among the tokenizer's special ones."""
 

@@ -86,12 +86,10 @@ class Task(Graded):
 class Generated(Graded):
     """A task that makes its own problems. A module of one defines it as TASK too."""
 
-    splits: tuple[str, ...]
-    """The first is the one evaluations report."""
+    sources: Mapping[str, Source | None]
+    """By split, whose rows the problems are made from, or None; the first split is the one evaluations report."""
     load: Callable[[str, int | None, int, Sequence[Row]], list[Problem]]
-    """The problems of a split: `count` of them (None: its default), drawn with a seed, from the rows of `source`."""
-    source: Source | None = None
-    """Whose rows the problems are made from; None for a task that reads nothing."""
+    """The problems of a split: `count` of them (None: its default), drawn with a seed, from the rows of its source."""
 
 
 def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:

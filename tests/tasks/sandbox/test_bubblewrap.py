@@ -33,6 +33,29 @@ def test_a_sandbox_that_does_not_start_is_no_failure_of_the_program(
         execute("def f(): return 42", **RIGHT)
 
 
+@pytest.mark.parametrize(
+    ("platform", "path", "reason"),
+    [
+        ("darwin", "/usr/bin/bwrap", "this is darwin"),
+        ("linux", None, "bubblewrap is not installed"),
+        ("linux", "/usr/bin/bwrap", "libseccomp is not installed; install the package 'libseccomp2'"),
+    ],
+)
+def test_the_probe_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, platform: str, path: str | None, reason: str
+) -> None:
+    monkeypatch.setattr(bubblewrap.sys, "platform", platform)
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: path)
+    monkeypatch.setattr(seccomp, "library", lambda: None)
+    assert reason in sandbox.probe.__wrapped__()
+
+
+def test_the_probe_repeats_what_a_broken_bubblewrap_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
+    broken(tmp_path, monkeypatch, "echo 'bwrap: No permissions to create new namespace' >&2; exit 1")
+    assert "No permissions to create new namespace" in sandbox.probe.__wrapped__()
+
+
 @needs_sandbox
 def test_a_sandbox_without_a_keyring_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker = tmp_path / "worker.py"

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tyler.tasks.sandbox import bubblewrap, sandbox, seccomp
+from tyler.tasks.sandbox import sandbox, seccomp
 from tyler.tasks.sandbox.bubblewrap import SandboxError
 from tyler.tasks.sandbox.sandbox import Ending, Limits, Report, execute, probe
 
@@ -598,10 +598,7 @@ def test_without_a_sandbox_nothing_runs(no_sandbox: None, tmp_path: Path) -> Non
         ("def f(): return 42", Ending.PASSED),
         ("import os\ndef f(): return os.getcwd() and 42 - bool(os.listdir('.'))", Ending.PASSED),
         ("import os\ndef f(): return 42 + ('HOME' in os.environ)", Ending.PASSED),
-        ("def f(): return 41", Ending.FAILED),
-        ("def f(", Ending.UNREADABLE),
         ("import os\ndef f(): os._exit(0)", Ending.FAILED),
-        ("class Yes:\n    def __eq__(self, other): return True\ndef f(): return Yes()", Ending.FAILED),
         ("import time\ndef f(): time.sleep(60)", Ending.TIMEOUT),
         ("def f():\n    with open('x', 'wb') as x:\n        while True: x.write(bytes(10**6))", Ending.FAILED),
     ],
@@ -628,30 +625,3 @@ def test_the_attacks_can_succeed(no_sandbox: None, host: dict[str, Any]) -> None
         reports = [reach(name, host, unsafe=True) for name in names]
     assert [report.why for report in reports] == ["AssertionError: reached"] * len(names)
     assert len(host["heard"]()) == 2
-
-
-@pytest.mark.parametrize(
-    ("platform", "path", "reason"),
-    [
-        ("darwin", "/usr/bin/bwrap", "this is darwin"),
-        ("linux", None, "bubblewrap is not installed"),
-        ("linux", "/usr/bin/bwrap", "libseccomp is not installed; install the package 'libseccomp2'"),
-    ],
-)
-def test_the_probe_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, platform: str, path: str | None, reason: str
-) -> None:
-    monkeypatch.setattr(bubblewrap.sys, "platform", platform)
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: path)
-    monkeypatch.setattr(seccomp, "library", lambda: None)
-    assert reason in sandbox.probe.__wrapped__()
-
-
-def test_the_probe_repeats_what_a_broken_bubblewrap_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "bwrap"
-    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: str(broken))
-    obstacle = sandbox.probe.__wrapped__()
-    assert "No permissions to create new namespace" in obstacle

@@ -28,11 +28,7 @@ _FUNCTION = re.compile(
 _WORDS = {"infinity": r"\infty ", "inf": r"\infty ", "degrees": r"^\circ ", "degree": r"^\circ ", "percent": r"\%"}
 _WORD = re.compile(rf"(?<![\\A-Za-z])(?:{'|'.join(_WORDS)})(?![A-Za-z])", re.IGNORECASE)
 _SHORT_UNITS = {"m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": "liters", "l": "liters"}
-
-
 _SHORT_UNIT = re.compile(r"[mgshLl]|[A-Za-z]{1,2}/[mgshLl](?: ?\^ ?[0-9])?")
-
-
 _STARS = re.compile(r"^(\*\*?|__)(?=[^*])(.*[^*])\1\.?$", re.DOTALL)
 _LEAD = re.compile(
     r"^(?:(?:so|thus|hence|therefore),? )?"
@@ -230,9 +226,7 @@ def environment(text: str) -> tuple[str, list[list[str]]] | None:
     if match is None or match["body"].count(r"\begin"):
         return None
     plain_matrix = match["name"] in _PLAIN_MATRIX
-    return None if around and not plain_matrix else ("matrix" if plain_matrix else match["name"], _rows(match["body"]))
-
-
-def _rows(body: str) -> list[list[str]]:
-    rows = [row for row in split(body, re.compile(r"\\row(?![A-Za-z])")) if row]
-    return [split(row, re.compile("&")) for row in rows]
+    if around and not plain_matrix:
+        return None
+    rows = [split(row, re.compile("&")) for row in split(match["body"], re.compile(r"\\row(?![A-Za-z])")) if row]
+    return "matrix" if plain_matrix else match["name"], rows

@@ -2,14 +2,10 @@ r"""Whether two answers to a mathematics problem are the same: MATH-500, OpenR1-
 
 The rules, from the cheapest on:
 
-- Dress does not count: dollars, `\left`, `\text{}`, display fractions, spaces, a final period, Unicode for LaTeX.
-- Numbers are exact: 0.333 is not 1/3. Decimals, fractions, mixed numbers, thousands (`1,234`, `1\,234`), scientific
-  notation and repeating decimals (`0.\overline{3}`) all count; `12,34` is not a number.
+- Dress does not count (`latex.py`). Numbers are exact, 0.333 is not 1/3, and units are those of `quantities.py`.
 - A unit may be left out (`5`, `5\text{ cm}`), by either side, but must agree where both have one. Degrees, currency and
-  percent are units: `10\%` is `10`, as golds to "what percent" are written, and never 0.1.
-  A scale is part of the number: `2 million` is 2000000. Outside of `\text{}` only units that everyone knows count
-  (`5 cm`, not `5 apples`); inside, all words but those that change, deny or doubt the number (`18\text{ dozen}`,
-  `18\text{th}`, `5\text{ or more}`, `5\text{ wrong}`).
+  percent are units: `10\%` is `10`, as golds to "what percent" are written, and never 0.1. Within `\text{}` all words
+  may be a unit but those that change, deny or doubt the number (`18\text{ dozen}`, `5\text{ or more}`).
 - A base may be left out by the answer (`52` for `52_8`, the problem names it), never added, and must agree. It may be
   written `52_{\text{eight}}` or `52 \text{ (base 8)}`.
 - `x = 5`, `f(x) = 5` and `x \in ...` may be left out by either side, but must agree where both have one. A chain says
@@ -63,8 +59,6 @@ from tyler.tasks.problem import GradeOptions
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 64
-
-
 _DEFAULT = GradeOptions()
 
 

@@ -48,12 +48,11 @@ def read_program(text: str, prompt: str, entry_point: str) -> Program:
         return _unfenced(text, prompt, entry_point)
     defining = [index for index, (_, code) in enumerate(blocks) if _defines(code, entry_point)]
     in_python = [index for index in defining if blocks[index][0].lower() in _PYTHON]
-    if not defining:
-        earlier = [code for language, code in blocks[:-1] if language.lower() in (*_PYTHON, "")]
-        return _continued(prompt, blocks[-1][1]), _helpers(earlier, entry_point)
-    chosen = in_python[-1] if in_python else max(defining, key=lambda index: len(blocks[index][1]))
+    longest = max(defining, key=lambda index: len(blocks[index][1]), default=len(blocks) - 1)
+    chosen = in_python[-1] if in_python else longest
     earlier = [code for language, code in blocks[:chosen] if language.lower() in (*_PYTHON, "")]
-    return _callable(blocks[chosen][1], entry_point), _helpers(earlier, entry_point)
+    code = blocks[chosen][1]
+    return _callable(code, entry_point) if defining else _continued(prompt, code), _helpers(earlier, entry_point)
 
 
 def _unfenced(text: str, prompt: str, entry_point: str) -> Program:

@@ -157,11 +157,10 @@ SYMBOLS = frozenset(_OTHERS).union(prefix + unit for prefix in ("", *_PREFIXES) 
 
 def is_known(words: str) -> bool:
     r"""Whether each word is part of a unit that needs no `\text{}` to be told from a product of letters."""
-    return all(map(_is_known_word, re.findall("[a-z]+", words.lower())))
-
-
-def _is_known_word(word: str) -> bool:
-    return word in _JOINING or (singular(word) in NAMES and word not in _ONLY_JOINED)
+    return all(
+        word in _JOINING or (singular(word) in NAMES and word not in _ONLY_JOINED)
+        for word in re.findall("[a-z]+", words.lower())
+    )
 
 
 def singular(word: str) -> str:
@@ -176,11 +175,6 @@ def unit_name(unit: str) -> str:
     )
     words = [singular(word.lower()) for word in re.findall("[A-Za-z]+", unit.replace("/", " per "))]
     return " ".join(NAMES.get(word, word) for word in words if word not in ("the", "of"))
-
-
-def is_small(word: str) -> bool:
-    """Whether a word of one or two letters is part of a unit."""
-    return word in _JOINING or (len(word) > 1 and word in NAMES)
 
 
 _LABEL = re.compile(
@@ -293,4 +287,5 @@ def split_unit(text: str) -> tuple[str, str]:
 
 def _is_unit_word(word: str) -> bool:
     small = word.lower()
-    return small not in _VETOED and small not in SCALES and (len(word) >= 3 or is_small(small))
+    of_a_unit = len(word) >= 3 or small in _JOINING or (len(word) == 2 and small in NAMES)
+    return of_a_unit and small not in _VETOED and small not in SCALES

@@ -70,7 +70,7 @@ def _problem(name: str, steps: Sequence[Step]) -> Problem:
 TASK = Generated(
     name="chains",
     title="Chains of arithmetic",
-    splits=("train",),
+    sources={"train": None},
     load=problems,
     **mathematical(equal),
 )

@@ -79,7 +79,7 @@ TASK = Task(
     title="GPQA-Diamond",
     sources={
         "test": Source(
-            files=("gpqa_diamond.csv", "gpqa_diamond.parquet", "gpqa_diamond.jsonl"),
+            files=("gpqa_diamond.csv",),
             hub_id="Idavidrein/gpqa",
             hub_subset="gpqa_diamond",
             hub_split="train",

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from itertools import count as counting
 from itertools import islice, permutations
 from pathlib import Path
@@ -88,8 +88,12 @@ def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> l
     held_out = {template(problem.prompt) for problem in others if problem is not None}
     if not by_template:
         raise ValueError(f"none of the {len(rows)} rows is a training problem whose numbers may vary")
-    longer = partial(_longer, allowed=_allowed(sorted(held_out)))
-    return list(islice(_distinct(list(by_template.values()), longer, seed), COUNT if count is None else count))
+
+    @cache
+    def is_new(own: str) -> bool:
+        return not any(alike([own, other]) for other in held_out)
+
+    return list(islice(_distinct(list(by_template.values()), is_new, seed), COUNT if count is None else count))
 
 
 def _source(row: Row) -> Source | None:
@@ -104,15 +108,13 @@ def _source(row: Row) -> Source | None:
     return None if all(kept) else Source(row, numbers, kept, results)
 
 
-def _distinct(
-    sources: Sequence[Sequence[Source]], longer: Callable[[Variant, random.Random], Variant], seed: int
-) -> Iterator[Problem]:
+def _distinct(sources: Sequence[Sequence[Source]], is_new: Callable[[str], bool], seed: int) -> Iterator[Problem]:
     """Problems without end, no text twice. Raises ValueError where only texts turn up that have been."""
     rng, seen, latest = random.Random(seed), set[str](), 0
     for number in counting():
         source = rng.choice(rng.choice(sources))
         variant = _varied(source, rng)
-        if variant is not None and (variant := longer(variant, rng)).text not in seen:
+        if variant is not None and (variant := _longer(variant, is_new, rng)).text not in seen:
             seen.add(variant.text)
             latest = number
             steps, name = variant.steps, f"line-{source.row.number}-{number}"
@@ -208,7 +210,6 @@ def _in_case(word: str, name: str | None) -> str:
 
 # --- one more step ---------------------------------------------------------------------------------------------------
 
-
 _MORE = [
     line.split(" ", 1) for line in Path(__file__).with_name("mawpsvaried_steps.txt").read_text("utf-8").splitlines()
 ]
@@ -225,18 +226,11 @@ def _operands(operation: str, left: int) -> Sequence[int]:
     }[operation]
 
 
-def _allowed(held_out: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a text is like no held-out problem; remembered for each template."""
+def _longer(variant: Variant, is_new: Callable[[str], bool], rng: random.Random) -> Variant:
+    """The problem with one more step, by chance and where it asks how many things a person has; else unchanged.
 
-    @cache
-    def allowed(own: str) -> bool:
-        return not any(alike([own, other]) for other in held_out)
-
-    return lambda text: allowed(template(text))
-
-
-def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]) -> Variant:
-    """The problem with one more step, by chance and where it asks how many things a person has; else unchanged."""
+    `is_new` says whether a template is like that of no held-out problem.
+    """
     question_match, left = _OWNED.search(variant.text), variant.steps[-1].result
     if question_match is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
         return variant
@@ -248,14 +242,13 @@ def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]
     question = happening.format(who=who, things=question_match["things"], number=number, other=other)
     text = variant.text[: question_match.start()] + question
     longer = Variant(text, (*variant.steps, mawps.step(left, operation, Fraction(number))))
-    return longer if allowed(text) else variant
+    return longer if is_new(template(text)) else variant
 
 
 TASK = Generated(
     name="mawpsvaried",
     title="MAWPS and ASDiv-A with other numbers and names",
-    splits=("train",),
+    sources={"train": mawps.TASK.sources["train"]},
     load=problems,
-    source=mawps.TASK.sources["train"],
     **mathematical(equal),
 )

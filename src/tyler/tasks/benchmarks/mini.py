@@ -8,7 +8,7 @@ from tyler.tasks.task import Generated, boxed
 TASK = Generated(
     name="mini",
     title="mini",
-    splits=tuple(SPLITS),
+    sources=dict.fromkeys(SPLITS),
     load=lambda split, count, seed, rows: load(split, count=count, seed=seed),
     verdict=boxed(lambda answer, gold, options: equal(answer, gold)),
     same=equal,

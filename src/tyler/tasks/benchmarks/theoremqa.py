@@ -372,13 +372,7 @@ TASK = Task(
     title="TheoremQA",
     sources={
         "test": Source(
-            files=(
-                "theoremqa_test.json",
-                "theoremqa_test.jsonl",
-                "theoremqa_test.parquet",
-                "test.json",
-                "test-*.parquet",
-            ),
+            files=("theoremqa_test.json", "test.json", "test-*.parquet"),
             hub_id="TIGER-Lab/TheoremQA",
             hub_split="test",
             num_rows=747,
