@@ -173,9 +173,7 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
     synthesizer = Synthesizer(backbone, manifest.operators, phi)
     policy = Policy(backbone, len(manifest.operators), *eta)
     policy.psi.data.copy_(tensors.pop("psi"))
-    for name, head in heads.items():
-        if not isinstance(head, Head):
-            synthesizer.heads[name] = head.to_empty(device=backbone.device)
+    synthesizer.heads = heads.to_empty(device=backbone.device)
     synthesizer.heads.load_state_dict(tensors)
     return synthesizer.eval(), policy.eval()
 
