@@ -139,7 +139,16 @@ def push(
     """
     from tyler.sharing import push
 
-    push.run(model, repo, license, private, dry_run, backbone, evaluation, revision)
+    push.run(
+        model,
+        repo,
+        licence=license,
+        private=private,
+        dry_run=dry_run,
+        backbone=backbone,
+        evaluations=evaluation,
+        revision=revision,
+    )
 
 
 def info(
