@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny
 from tyler.model import Tyler
+from tyler.modeling import loading
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import trained_tensors
 from tyler.modeling.loading import load_backbone
@@ -76,6 +77,18 @@ def test_a_checkpoint_keeps_the_adapters_of_its_backbone(plain: Path, skills: li
     assert loaded.backbone.fingerprint() == model.backbone.fingerprint() == written["fingerprint"]
     assert loaded.solve(tiny.MEDIUM, max_new_tokens=12).actions == expected.actions
     assert Tyler.from_pretrained(str(tmp_path / "twice"), dtype="bfloat16").backbone.dtype == torch.bfloat16
+
+
+def test_the_name_of_a_model_that_ships_means_the_skill_inside_it(
+    plain: Path, skills: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tyler.start(load_backbone(str(plain), skills[:1])).save_pretrained(tmp_path / "ships")
+    monkeypatch.setattr(loading, "shipped", lambda name: tmp_path / "ships" if name == "ships" else None)
+    named, given = (load_backbone(str(plain), adapters) for adapters in (["ships"], skills[:1]))
+    assert named.fingerprint() == given.fingerprint() and named.adapters == given.adapters
+    with pytest.raises(CheckpointError, match=r"mini-tyler/merged_adapters/1 is missing: backbone 'mini'"):
+        monkeypatch.undo()
+        load_backbone("mini", ["mini-tyler"])
 
 
 def test_bfloat16_adapters_are_read(plain: Path, skills: list[Path]) -> None:

@@ -69,7 +69,8 @@ class BackboneConfig(Section):
     revision: str | None = None
     """The branch, tag or commit of a Hub id; null for its main branch."""
     adapters: tuple[str, ...] = ()
-    """Folders of LoRAs, such as `policy/` of an SFT checkpoint, that are merged into its weights, in order."""
+    """Folders of LoRAs, such as `policy/` of an SFT checkpoint, that are merged into its weights, in order;
+    `smollm2-tyler` means the skill in the model that ships."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the weights; auto is bfloat16 on a GPU that has it, else float32."""
     thinking: bool = False

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
+from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import DTYPES, Backbone, resolve_device, resolve_dtype
 from tyler.modeling.lora import merge_folder
 from tyler.modeling.manifest import BackboneRecord, CheckpointError
-from tyler.modeling.merged_adapters import MergedAdapter
+from tyler.modeling.merged_adapters import MergedAdapter, folder_names
 
 
 def load_backbone(
@@ -25,20 +26,27 @@ def load_backbone(
 ) -> Backbone:
     """`Backbone.load`, and some LoRA folders merged into its weights in their order: in float32, before any cast.
 
-    Raises CheckpointError, naming it, for a folder that holds no LoRA of this backbone.
+    The name of a Tyler that ships means the skill inside it. Raises CheckpointError, naming it, for a folder that holds
+    no LoRA of this backbone.
     """
     if not adapters:
         return Backbone.load(id, revision=revision, dtype=dtype, device=device, path=path)
     wanted = resolve_dtype(dtype, resolve_device(device))
     backbone = Backbone.load(id, revision=revision, dtype=torch.float32, device=device, path=path)
-    for folder in map(Path, adapters):
+    folders = [_adapter_folder(adapter) for adapter in adapters]
+    for folder in folders:
         if not folder.is_dir():
             raise CheckpointError(
                 f"{folder} is missing: backbone {id!r} is used with an adapter merged into it, and this is its folder"
             )
         merge_folder(backbone.model, folder)
-    merged = replace(backbone, adapters=tuple(MergedAdapter.read(Path(folder)) for folder in adapters))
+    merged = replace(backbone, adapters=tuple(map(MergedAdapter.read, folders)))
     return merged if wanted == torch.float32 else merged.rounded_to(wanted)
+
+
+def _adapter_folder(adapter: str | Path) -> Path:
+    model = shipped(str(adapter))
+    return Path(adapter) if model is None else model / folder_names(1)[0]
 
 
 def load_recorded(
