@@ -172,14 +172,13 @@ AFTER = {
         ("Stage 1, all boundaries", "SoftCoT"),
         ("Stage 2", "Stage 2, means"),
     },
-    "smollm2_skill": {("Skill with operators", "Skill alone")},
 }
 """The comparisons that were declared after their answers, by study; of the others none was."""
 SAID = (
     "Those of `mini`, of its development problems and of the baselines were declared after their answers",
     "all declared before",
     "three comparisons were declared after their answers (Stage 1 with MemGen and with SoftCoT, Stage 2 with its",
-    "This comparison was declared after its answers (`smollm2_skill`)",
+    "The comparison was declared before its answers (`smollm2_skill`)",
 )
 
 
