@@ -133,7 +133,7 @@ def drawn(formula: str, form: str, rng: random.Random) -> tuple[Numbers, list[St
             numbers = {name: value + Fraction(rng.randint(1, 19) * 5, 100) for name, value in numbers.items()}
         steps = list[Step]()
         compute(tree, numbers, steps)
-        if all(2 <= one.result <= LARGEST_OF_OWN and (money or one.result.denominator == 1) for one in steps):
+        if all(2 <= step.result <= LARGEST_OF_OWN and (money or step.result.denominator == 1) for step in steps):
             return numbers, steps
 
 

@@ -67,7 +67,7 @@ def test_every_template_gives_a_problem_whose_answer_is_its_formula_s(script: di
 
 
 def test_no_problem_of_our_own_is_like_a_held_out_one(script: dict[str, Any], data_dir: Path) -> None:
-    held_out = [one.prompt for split in ("dev", "test") for one in load_problems("mawps", split, path=data_dir)]
+    held_out = [held.prompt for split in ("dev", "test") for held in load_problems("mawps", split, path=data_dir)]
     templates = [template(text) for text in held_out]
     known = [frozenset(words.split()) for words in templates]
     problems = list(islice(script["own"](random.Random(1), known), 60))

@@ -1,9 +1,9 @@
 """A study, an experiment of our own: rows, controls and comparisons that one file declares, and what is made of them.
 
 A file is `studies/NAME.yaml`: `columns` are what is asked, `trainings` how models are made, by names that later ones
-start from, `rows` what answers (a training, or none, and how it decodes), `cells` the parts of the grid: some rows
-and columns with some seeds, all of them where a part does not say which; `groups` have the order in which they run, seed
-by seed. `kept` are rows that are read and not run, and `comparisons` pairs of rows by the time at which they were committed.
+start from, `rows` what answers (a training, or none, and how it decodes), `cells` the parts of the grid: some rows and
+columns with some seeds, all of them where a part does not say which; they run seed by seed, in the order of `groups`.
+`kept` are rows that are read and not run, and `comparisons` pairs of rows by the time at which they were committed.
 
 Records are matched by what they say of themselves (row, task, split, seed), so that a study's tables are made without
 its weights and data.
