@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 # What `make real` asks.
-PROBLEM ?= What is 12 + 30?
+PROBLEM ?= Ann has 3 boxes of 12 pencils and gives 9 pencils to Tom. How many pencils does she keep?
 # Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 

@@ -178,7 +178,7 @@ SAID = (
     "Those of `mini`, of its development problems and of the baselines were declared after their answers",
     "all declared before",
     "three comparisons were declared after their answers (Stage 1 with MemGen and with SoftCoT, Stage 2 with its",
-    "The comparison was declared before its answers (`smollm2_skill`)",
+    "declared before its answers (`smollm2_skill`)",
 )
 
 
