@@ -159,6 +159,11 @@ def key_of(entry: Entry) -> tuple[str, str, str]:
     return entry.group, entry.row, entry.column
 
 
+def test_a_seed_that_the_scale_does_not_name_runs_after_those_that_it_does() -> None:
+    seeds = [cell.seed for cell in Reproduction(["smollm2_growth"], SCALES["smollm2"], Path(), Sources({})).cells()]
+    assert SCALES["smollm2"].seeds == (42,) and set(seeds) == {42, 43, 44} and seeds == sorted(seeds)
+
+
 def test_cells_are_shared_between_experiments() -> None:
     alone = {name: Reproduction([name], TINY, Path(), Sources({})).cells() for name in ("main", "ablation")}
     both = Reproduction(["main", "ablation"], TINY, Path(), Sources({})).cells()

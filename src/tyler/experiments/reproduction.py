@@ -53,8 +53,8 @@ class Reproduction:
         once: dict[Cell, Cell] = {}
         for cell in (cell for entry in entries for cell in entry.runnable):
             once.setdefault(replace(cell, row=""), cell)
-        order = {seed: index for index, seed in enumerate(self.scale.seeds)}
-        return sorted(once.values(), key=lambda cell: order.get(cell.seed, -1))
+        order = list(dict.fromkeys((0, *self.scale.seeds, *(cell.seed for cell in once.values()))))
+        return sorted(once.values(), key=lambda cell: order.index(cell.seed))
 
     def known(self) -> Mapping[str, CellRecord]:
         """Every record there is, here and in the libraries, by the name of its cell."""
