@@ -56,7 +56,7 @@ def results(known: dict[str, dict[str, Any]]) -> Results:
 
     @cache
     def made(name: str) -> dict[str, Any]:
-        scale = SCALES[STUDIES[name].scale if name in STUDIES else "mini"]
+        scale = SCALES[read_study(name).scale if name in declared.studies() else "mini"]
         return Reproduction([name], scale, Path("nowhere"), Sources({})).results(name, known)
 
     return made
@@ -188,7 +188,7 @@ DIFFERENCE = re.compile(r"(\d+\.\d)[^\d(]{0,30}?[(,] ?(-?\d+\.\d) to (-?\d+\.\d)
 
 def test_every_difference_on_the_page_is_of_a_declared_comparison(root: Path, results: Results) -> None:
     """Either way round, as it is counted from the records."""
-    found = [pair for name in STUDIES for pair in results(name)["comparisons"]]
+    found = [pair for name in declared.studies() for pair in results(name)["comparisons"]]
     found += [pair for name in ("main", "ablation", "budget") for pair in results(name)["differences"]]
     ways = [(pair["points"], pair["low"], pair["high"]) for pair in found]
     ways += [(points, -high, -low) for points, low, high in ways]
