@@ -11,8 +11,6 @@ dtypes   the engine in bfloat16 and float16 beside float32
 depth    what an operator call adds to a step, after 128 tokens and after 4,096, or half a context, by the clock
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -13,8 +13,6 @@ tyler SFT                   rows packed without padding
 tyler Stage 1               the same traces with blocks: each reads its whole context, and gradients reach Phi alone
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

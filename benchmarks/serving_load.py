@@ -8,8 +8,6 @@ which says more on a machine that others use. Load: clients with mixed budgets a
 third of whom go away at a random moment; every finished answer is held against the same question alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -234,11 +232,7 @@ def speed(model: Tyler, running: Running, pool: Sequence[Question], rounds: int)
         if stream:
             first.extend(outcomes.first)
 
-    ways = {
-        "engine": engine,
-        "whole answers": lambda: served(False),
-        "streams": lambda: served(True),
-    }
+    ways = {"engine": engine, "whole answers": lambda: served(False), "streams": lambda: served(True)}
     timings = compete([Contest(f"{CLIENTS} clients", ways, tokens, "actions")], rounds)
     cpu = {way: statistics.median(seconds[1:]) for way, seconds in spent.items()}  # the first round warms up
     late = statistics.quantiles(first, n=20)[-1]

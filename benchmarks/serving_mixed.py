@@ -7,8 +7,6 @@ CLIENTS at once, each of a kind drawn anew for every request. Good ones must get
 second. The aim is a 99th percentile below 0.5 s.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

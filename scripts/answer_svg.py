@@ -5,8 +5,6 @@
 Without animation, and for a reader who asked for less motion, the whole answer stands there at once.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 

@@ -7,8 +7,6 @@ Phrases are looked for in pages, docstrings, comments and messages, names in wha
 lists the files and folders that are not held to a rule yet; it may only get shorter.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

@@ -6,8 +6,6 @@ Constants and defaults are the recipe of the shipped weights. Products run at `m
 machines agree in what is learned but not bit by bit. The same command resumes after a kill.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

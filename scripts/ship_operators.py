@@ -5,8 +5,6 @@ What is measured of the model is measured of the folder that is written: roundin
 python scripts/ship_operators.py RUN src/tyler/assets/smollm2-tyler --card card.md
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

@@ -7,8 +7,6 @@ from templates of our own (`skill_templates.txt`: a formula and a text), but for
 python scripts/skill_problems.py DATA problems.jsonl
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import random

@@ -1,7 +1,5 @@
 """How much memory a computation holds, to the byte: every storage that its operations made, while it lives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests of every kind, and when two answers to one are the same."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What every test starts from: one thread (or TYLER_TEST_THREADS), fixed seeds, no network."""
 
-from __future__ import annotations
-
 import os
 
 THREADS = os.environ.get("TYLER_TEST_THREADS", "1")

@@ -1,7 +1,5 @@
 """Ways to change what is in a checkpoint or a model folder, and to seal it again as if it had been saved so."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

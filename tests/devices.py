@@ -4,8 +4,6 @@ The stand-in has what breaks programs on MPS: it refuses float64, a tensor on it
 operation, and `device.type` is "mps". What is asked of it the CPU computes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

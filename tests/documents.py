@@ -1,7 +1,5 @@
 """What the documents say, for tests that hold the code to it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Records of cells that have not run: what a grid would have measured, made up from the cell's own name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path

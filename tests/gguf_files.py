@@ -1,7 +1,5 @@
 """Small GGUF files of random models, written as llama.cpp's converter writes them, whole or with something wrong."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping

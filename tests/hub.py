@@ -1,7 +1,5 @@
 """A small Hub on loopback: repositories, commits, large files and downloads as huggingface_hub speaks of them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Runs that lose their process after a step, and what they resume to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small new model of every kind that a checkpoint can hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tiny

@@ -4,8 +4,6 @@ From the implementation it borrows the models and the random streams (one unifor
 of the trigger, inverses of cumulative distributions in the order of ids); it shares no line with the engine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

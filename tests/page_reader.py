@@ -1,7 +1,5 @@
 """Pages of HTML as a test reads them."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 

@@ -4,8 +4,6 @@ A fork of the test's own process could begin while one of its threads holds a lo
 What they are given is pickled: functions of modules, not lambdas.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import multiprocessing
 import os

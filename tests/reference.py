@@ -6,8 +6,6 @@ uniform number per decision, inverse of the cumulative distribution in action or
 rule; it shares no line with the engine.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A reasoner that answers from a script, for tests of evaluation and reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tyler.engine.trajectory import Invocation, Trajectory

@@ -1,7 +1,5 @@
 """Evaluations as the store keeps them, for tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

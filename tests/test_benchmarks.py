@@ -1,7 +1,5 @@
 """Benchmarks share the harness's options, and each has a line on its page."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

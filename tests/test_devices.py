@@ -3,8 +3,6 @@
 Every comparison is with the CPU's transcription: of the engine, of Stage 1's context, of Stage 2's sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The documents are true: names on their pages exist, blocks run, metrics and settings are the real ones."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

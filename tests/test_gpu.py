@@ -1,7 +1,5 @@
 """What is tried on a GPU: the steps of a part are done once, survive being cut off, and are rehearsed on a CPU."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

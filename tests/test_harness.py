@@ -1,7 +1,5 @@
 """The benchmarks' harness: interleaved rounds, ratios within rounds, and nothing lost on the way to disk."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

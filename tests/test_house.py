@@ -1,7 +1,5 @@
 """Nothing rots: the files around the code agree with the code."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import tomllib

@@ -1,7 +1,5 @@
 """The repository stays small enough to be cloned, sent to another machine and uploaded; it holds nothing generated."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import subprocess

@@ -1,7 +1,5 @@
 """The contract of `Tyler`: what solve and stream take, give and refuse."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

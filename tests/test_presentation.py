@@ -1,19 +1,8 @@
-from __future__ import annotations
-
 import pytest
 
 from tyler.engine.trajectory import Invocation
 from tyler.modeling.operators import PAPER_OPERATORS
-from tyler.presentation import (
-    COLOURS,
-    MORE_COLOURS,
-    SERIES,
-    VERDICTS,
-    as_text,
-    colour_of,
-    counted,
-    pieces,
-)
+from tyler.presentation import COLOURS, MORE_COLOURS, SERIES, VERDICTS, as_text, colour_of, counted, pieces
 
 CALLS = (
     Invocation("global", position=0, num_latents=8, action=0),

@@ -1,7 +1,5 @@
 """The backbone's pretraining resumes where it was killed, and ends in the same weights."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """README.md does what it says: its commands and its Python run as printed, in order, in one folder."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """The docs as a site: every page has its place, no link is dead, and nothing is fetched from anywhere."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The problems that the skill of `smollm2-tyler` learned from: their steps are right, and none is a held-out one."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re

@@ -2,8 +2,6 @@
 character, texts full of boundaries. They are built once per process; a test that changes one calls `build`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path

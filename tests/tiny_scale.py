@@ -1,7 +1,5 @@
 """A scale of the experiments that takes seconds; as a program it is `tyler` with this scale."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What training moves: the tensors of a model, noted before and compared after."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from tyler.model import Tyler

@@ -7,8 +7,6 @@ on at the next call. Finished models are published in half precision.
 A rehearsal takes SmolLM2 and its problems too where the carried folder has them, else `mini` and its own.
 """
 
-from __future__ import annotations
-
 import functools
 import pickle
 import tarfile

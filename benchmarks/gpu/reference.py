@@ -1,7 +1,5 @@
 """What training on a GPU is compared with: Stage 1 in one graph on random traces, and the gradients of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 

@@ -5,8 +5,6 @@ its sums. In bfloat16 both round: the GPU may be off from exact sums (float32 on
 as far as a CPU in bfloat16 is.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

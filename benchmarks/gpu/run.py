@@ -1,7 +1,5 @@
 """Make carried packages importable, then run one part: what `run.sh` calls."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ Training stands beside the same loss with transformers and peft alone, decoding 
 model of two layers. What does not fit on the device is left out and named.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import statistics

@@ -3,8 +3,6 @@
 Every exported name needs its place in GROUPS.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import tyler

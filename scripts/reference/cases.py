@@ -1,7 +1,5 @@
 """The page of graded cases: what every kind of task makes of answers, from the tests of its graders."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

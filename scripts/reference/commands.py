@@ -1,7 +1,5 @@
 """The page of commands, from the help of every command."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -3,8 +3,6 @@
 Fences of `math` become MathML, which browsers draw without a script.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

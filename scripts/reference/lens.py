@@ -1,7 +1,5 @@
 """The tables of the operator lens from docs/results/lens.json, which holds what `tyler lens MODEL --json` printed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

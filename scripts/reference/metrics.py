@@ -1,7 +1,5 @@
 """The page of metrics, from what trainers say (METRICS): every key that a run logs."""
 
-from __future__ import annotations
-
 import textwrap
 
 from tyler.reasoners.table import every_metrics

@@ -1,7 +1,5 @@
 """The page of settings, from the schema: every key with type, bounds, default and meaning."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """The page of tables: every experiment of the paper on `mini` and every study, from the records in docs/results."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -8,8 +8,6 @@
 Heavy libraries are imported when a name is first used, so that `import tyler` and the command line's help are instant.
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING

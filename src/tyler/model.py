@@ -1,12 +1,10 @@
 """Tyler: a backbone, its operators and its policy, as one object that answers problems."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack, overload
+from typing import Self, TypedDict, Unpack, overload
 
 import torch
 
@@ -101,7 +99,7 @@ class Tyler(Independent):
         operators: Sequence[Operator] = PAPER_OPERATORS,
         lora: LoraSettings | None = None,
         prompt: Prompt | None = None,
-    ) -> Tyler:
+    ) -> Self:
         """Untrained operators on a backbone; draws their start from torch's global generator."""
         operators = check_operators(operators)
         check_rules(operators)
@@ -120,7 +118,7 @@ class Tyler(Independent):
         backbone: str | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
-    ) -> Tyler:
+    ) -> Self:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
         A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" and
@@ -179,11 +177,11 @@ class Tyler(Independent):
         tensors = {} if untrained else checkpoint.trained_tensors(self.synthesizer, self.policy)
         return fingerprint_with(self.backbone.fingerprint(), tensors)
 
-    def with_heads(self, heads: Heads) -> Tyler:
+    def with_heads(self, heads: Heads) -> Self:
         """The same model under an intervention: another mapping from operator to head."""
         return replace(self, heads=dict(heads))
 
-    def with_engine(self, name: EngineName, **arguments: object) -> Tyler:
+    def with_engine(self, name: EngineName, **arguments: object) -> Self:
         """The same model on another engine: "native", or "vllm" with arguments of vLLM's own.
 
         model.with_engine("vllm", tensor_parallel_size=2, quantization="fp8"). The engine starts with the first answer;
@@ -191,7 +189,7 @@ class Tyler(Independent):
         """
         return replace(self, decoder=EngineChoice(name, arguments))
 
-    def at_stage(self, stage: str) -> Tyler:
+    def at_stage(self, stage: str) -> Self:
         """The same weights as the outcome of another stage. Raises ValueError for an unknown stage.
 
         One that comes before the policy's LoRA is saved without it.
@@ -200,13 +198,7 @@ class Tyler(Independent):
             raise ValueError(f"unknown stage {stage!r}; choose from {', '.join(checkpoint.STAGES)}")
         return replace(self, stage=stage)
 
-    def engine(
-        self,
-        *,
-        slots: int = 8,
-        memory: int | None = None,
-        positions: int | None = None,
-    ) -> Engine:
+    def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> Engine:
         """A new decoding engine over this model's present weights, with the settings of `Engine`."""
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
         return Engine(*parts, slots=slots, memory=memory, positions=positions)

@@ -5,8 +5,6 @@ white and with black, so it is read on either and white is read on it; the hues 
 which the colour-blind tell apart.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator, Sequence

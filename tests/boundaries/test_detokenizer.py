@@ -1,7 +1,5 @@
 """Tokens and their texts, where a character may lie over several tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

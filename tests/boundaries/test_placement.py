@@ -1,7 +1,5 @@
 """Boundaries: every trap by name, one rule online and offline, token positions on real tokenizers, fair sampling."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -54,10 +52,7 @@ MARKED = {
         '⟨p⟩```python\ndef f(x):\n    """Add $1$.\n\n    1. it\n    """\n\n⟨g⟩    return x\n\n"""more"""\ny\n```\n',
     ),
     "a docstring that ends the block starts nothing": ('⟨p⟩```python\n"""only this"""\n```\nafter',),
-    "a step title in bold is a step": (
-        "**Step 1:⟨s⟩ Find x.**\na",
-        "a\n**Step 2:⟨s⟩ Find x.** b",
-    ),
+    "a step title in bold is a step": ("**Step 1:⟨s⟩ Find x.**\na", "a\n**Step 2:⟨s⟩ Find x.** b"),
     "a marker after a blank line does not start a second step": ("We add.\n\n⟨s⟩Step 2: Then\n\n⟨s⟩3. Then",),
     "a heading and the blank line after it are one step": (
         "We add.\n\n⟨s⟩### Step 2\n\nThen\nStep 3:\n\n⟨s⟩Now\nStep 4:\n⟨s⟩Stop",

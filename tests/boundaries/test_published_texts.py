@@ -1,7 +1,5 @@
 """Errors of the rule `structure` on published texts, whose true openings are known: the table of docs/boundaries.md."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A conversation in a terminal remembers what was said and does what it is told."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real model comes whole, checked and under its name, or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

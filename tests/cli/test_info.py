@@ -1,7 +1,5 @@
 """`tyler info`, `tyler doctor MODEL` and `tyler bench`: what they say of the shipped models."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib
 import io
 import json
@@ -192,11 +190,7 @@ def test_both_stages_have_the_dry_run_and_then_train_nothing(called, stage: str)
         ("--task gsm8k MATH-500 --count 7", "questions", Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7)),
         ("--mode strict --allow-code-execution", "grading", GradeOptions("strict", 5.0, allow_code_execution=True)),
         ("--match runs/x", "matching", Matching(Path("runs/x"), "dev", None)),
-        (
-            "--match runs/x --match-split train --match-data e",
-            "matching",
-            Matching(Path("runs/x"), "train", Path("e")),
-        ),
+        ("--match runs/x --match-split train --match-data e", "matching", Matching(Path("runs/x"), "train", Path("e"))),
     ],
 )
 def test_eval_passes_its_options_on(called, options: str, part: str, value: object) -> None:

@@ -1,7 +1,5 @@
 """`tyler quickstart`: what its scale scales, and that a scaled one ends."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A config printed for people is itself a config."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -42,12 +40,7 @@ def test_there_is_a_preset_for_mini_and_for_every_backbone_of_the_paper() -> Non
 def test_the_papers_table_of_hyperparameters_is_in_every_backbones_config(name: str) -> None:
     config = load_config(name)
     assert config.backbone.id == BACKBONES[name]
-    assert config.lora.model_dump() == {
-        "rank": 8,
-        "alpha": 16,
-        "dropout": 0.1,
-        "target_modules": ("q_proj", "v_proj"),
-    }
+    assert config.lora.model_dump() == {"rank": 8, "alpha": 16, "dropout": 0.1, "target_modules": ("q_proj", "v_proj")}
     assert config.operators == PAPER_OPERATORS
     assert [operator.num_latents for operator in config.operators] == [8, 4, 4]
     assert (config.data.task, config.data.path, config.data.count, config.data.seed) == ("openr1", None, 15_000, 42)
@@ -83,8 +76,7 @@ def test_configs_that_extend_each_other_are_refused(write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "value"),
-    [("grpo.kl_weight=0.01", 0.01), ("--grpo.kl_weight=1e-2", 0.01), ("grpo.kl_weight=1", 1.0)],
+    ("override", "value"), [("grpo.kl_weight=0.01", 0.01), ("--grpo.kl_weight=1e-2", 0.01), ("grpo.kl_weight=1", 1.0)]
 )
 def test_overrides_are_yaml_values_at_dotted_keys(override: str, value: float) -> None:
     assert load_config("mini", [override]).grpo.kl_weight == value

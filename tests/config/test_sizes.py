@@ -1,7 +1,5 @@
 """How much is meant by "4GB"."""
 
-from __future__ import annotations
-
 import pytest
 
 from tyler.config.sizes import bytes_of

@@ -1,7 +1,5 @@
 """Replay without one invocation: the answer is the same up to it, and the model's own after it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -64,10 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         {"repetition_penalty": 1.3},
         lambda logits, t: own([RepetitionPenaltyLogitsProcessor(1.3)], logits, t),
     ),
-    "bias": (
-        {"logit_bias": {4: 5.0, 40: -100}},
-        lambda logits, t: own([biased({4: 5.0, 40: -100.0})], logits, t),
-    ),
+    "bias": ({"logit_bias": {4: 5.0, 40: -100}}, lambda logits, t: own([biased({4: 5.0, 40: -100.0})], logits, t)),
     "ignore_eos": (
         {"ignore_eos": True},
         lambda logits, t: own([SuppressTokensLogitsProcessor(list(EOS), "cpu")], logits, t),

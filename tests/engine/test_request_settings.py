@@ -1,7 +1,5 @@
 """What a request may ask besides its answer, and the limit on tokens and latents together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

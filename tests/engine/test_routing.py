@@ -1,7 +1,5 @@
 """Fixed schedules: the boundaries that Stage 1 uses, found while the text grows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Drawing an action: the right distribution, the right filters, one stream per request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

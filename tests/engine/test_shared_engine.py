@@ -1,7 +1,5 @@
 """One engine for many callers: the same answers, shared batches, and no caller that waits for ever."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

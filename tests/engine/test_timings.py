@@ -1,7 +1,5 @@
 """Whose time a pass is: attributed to the rows it served, at any number of slots, on any device."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trajectories: what they count and allow, and that they are told as text and come back."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from random import Random
@@ -17,11 +15,7 @@ NAMES, LENGTHS = ("global", "state"), (3, 2)
 
 
 def trajectory_of(
-    prompt: list[int],
-    actions: list[int],
-    *,
-    budget: int | None = None,
-    offered: tuple[bool, bool] = (True, True),
+    prompt: list[int], actions: list[int], *, budget: int | None = None, offered: tuple[bool, bool] = (True, True)
 ) -> Trajectory:
     """A trajectory with these actions; ids from VOCAB on are operators."""
     is_operator = [action >= VOCAB for action in actions]

@@ -1,7 +1,5 @@
 """Comparisons at equal cost: what is searched, on which problems, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

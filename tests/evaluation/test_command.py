@@ -1,7 +1,5 @@
 """`tyler eval` as a whole: any tasks, a kill in the middle, several processes."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

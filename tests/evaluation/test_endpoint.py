@@ -1,7 +1,5 @@
 """A model behind a server is asked, graded and resumed like any other; what is wrong with a server is a sentence."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

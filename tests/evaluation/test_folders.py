@@ -1,7 +1,5 @@
 """What there is below a folder, from its records alone."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluation: every problem is answered once, graded, kept, and counted."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reports: what they count, and that people see it whole."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -209,7 +207,7 @@ def test_methods_are_side_by_side_and_what_changed_can_be_picked(report: Report)
     first = changed(report, 0, outcome=Outcome.WRONG)
     found = view([Report("A", first.records), Report("B", changed(report, 4, outcome=Outcome.NO_BOX).records)])
     assert [problem["change"] for problem in found["problems"]] == [
-        *("gained", "wrong in both", "wrong in both", "wrong in both", "lost"),
+        *("gained", "wrong in both", "wrong in both", "wrong in both", "lost")
     ]
     assert found["changes"] == {"gained": 1, "lost": 1, "wrong in both": 3}
     assert list(found["problems"][0]["answers"]) == ["A", "B"]

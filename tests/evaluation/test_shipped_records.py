@@ -1,7 +1,5 @@
 """What the shipped model answered, as a stranger finds it: recounted, graded again, and read."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Intervals of counts, and paired differences."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -242,7 +240,7 @@ def test_reports_tell_pass_at_k_and_majority_at_k(one: Record, tmp_path: Path, c
     assert report.interval == pytest.approx(clustered([0.25, 0.75], 4))
     found = {(line[1], line[2]) for line in sample_rows([report])[1:]}
     assert found == {
-        *(("pass@1", "50.0%"), ("pass@2", "75.0%"), ("pass@4", "100.0%"), ("maj@2", "50.0%"), ("maj@4", "50.0%")),
+        *(("pass@1", "50.0%"), ("pass@2", "75.0%"), ("pass@4", "100.0%"), ("maj@2", "50.0%"), ("maj@4", "50.0%"))
     }
     save([report], tmp_path, "both")
     numbers = json.loads((tmp_path / "report.json").read_text())

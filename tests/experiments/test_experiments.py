@@ -1,7 +1,5 @@
 """Every experiment, on records that are made up: what its tables and figures say follows from them, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Cells are run once, named by all that decides their answers, and a grid resumes where it was killed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Experiments run each cell once, resume where they were killed, and make their tables from results.json alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -258,10 +256,7 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     ("argv", "said"),
     [
         (["--smoke"], "--smoke is a dry run; give --dry-run too"),
-        (
-            ["--dry-run", "--smoke", "--scale", "paper"],
-            "no backbone of scale 'paper' has a tokenizer here; in",
-        ),
+        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer here; in"),
     ],
 )
 def test_a_smoke_run_says_what_it_needs(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

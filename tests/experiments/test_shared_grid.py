@@ -1,7 +1,5 @@
 """A grid that several processes share: each cell is made once, what is timed comes last, and a kill leaves no lock."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

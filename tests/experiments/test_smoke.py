@@ -1,7 +1,5 @@
 """The smoke run of the paper's scale: every experiment and every method, on small random backbones."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

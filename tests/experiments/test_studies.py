@@ -1,7 +1,5 @@
 """The committed records: every declared row has some, tables follow, the page quotes them, anyone can grade them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

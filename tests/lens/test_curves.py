@@ -1,7 +1,5 @@
 """Training curves as pictures of a page."""
 
-from __future__ import annotations
-
 import base64
 
 import matplotlib

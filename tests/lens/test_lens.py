@@ -1,7 +1,5 @@
 """The lens measures what replacing a block changes, and shows nothing where there is nothing."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """`tyler report`: a page of runs and evaluations, from their records alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which backbones are loaded, which are refused and with what advice, and how they are prompted."""
 
-from __future__ import annotations
-
 import copy
 import json
 import socket

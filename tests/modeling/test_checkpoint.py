@@ -1,7 +1,5 @@
 """Checkpoints: what comes back is bit-equal, plain peft reads the adapters, misfits are refused by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A fingerprint sees every element of every tensor and every setting of the function, and nothing else."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GGUF files: every tensor is used and every setting read, or the file is refused by name."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tokenizer of a GGUF file splits text as its own model does, or is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models as a user holds them: copied, hashed, compared, and not pickled."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """Interventions on heads: what is removed, silenced, swapped or shared, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Backbones with adapters merged into their weights: loaded, compared, trained on, saved and refused."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import shutil

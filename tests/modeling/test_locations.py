@@ -1,7 +1,5 @@
 """What is said of a path where no model is, without asking the Hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which operators can be, and on which backbones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

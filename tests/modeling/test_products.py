@@ -1,7 +1,5 @@
 """Products in half precision: float32 sums, adapters that are not rounded away, gradients of ordinary products."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

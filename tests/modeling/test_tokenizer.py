@@ -1,7 +1,5 @@
 """A tokenizer splits text as its tokenizer.json says, whatever class its config names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

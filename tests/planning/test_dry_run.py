@@ -1,7 +1,5 @@
 """The dry run on a tiny shape: every training takes a step, and the tables say what it took."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

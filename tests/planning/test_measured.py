@@ -1,8 +1,6 @@
 """The memory that a plan states against the tensors of a real step, for every training, with checkpointing as in the
 presets: a step of few layers holds at most what is planned, and each further layer adds what is planned."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The memory model against what tensors really take: parameters to the last one, activations within a few percent."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig

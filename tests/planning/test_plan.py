@@ -1,7 +1,5 @@
 """The plan against what the config says and transformers reads; and it is quick and light."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """Tiny models that think, and the soft methods transcribed from the page: one row, no cache, one full pass a step."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whatever happens to a checkpoint of any kind is refused by name: nothing loads silently, nothing breaks inside."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """What holds for every training on traces: Stage 1, SFT, SoftCoT and MemGen's weaver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """MemGen against its transcription (`memgen_reference.py`), and what a baseline must keep: reload, resume, learn."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

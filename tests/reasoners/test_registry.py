@@ -1,7 +1,5 @@
 """How an evaluation names a method, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Soft-Thinking and SwiReasoning on the engine against their transcriptions (`soft.py`), and CoT against generate."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """SoftCoT: its prompt, its loss, its training and its answers, each against a slow transcription."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace
@@ -264,11 +262,7 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
     (saved,) = (folder / "run" / "checkpoints").glob(f"step-2/{parts.WEIGHTS}")
     assert model.saved_bytes() == sum(tensor.nbytes for tensor in load_file(saved).values())
     loaded = registry.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
-    assert (loaded.method, loaded.settings, loaded.weights) == (
-        "softcot",
-        SoftCotSettings(),
-        model.fingerprint(),
-    )
+    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", SoftCotSettings(), model.fingerprint())
     again = replace(reasoner(model, SoftCotSettings()), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)

@@ -1,7 +1,5 @@
 """The table of trainings, against the functions and the settings that it names."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The baselines that are trained without operators: SFT and GRPO."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -191,11 +189,7 @@ def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None
     place = files(tmp_path)
     data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"))
     config = CONFIG.model_copy(
-        update={
-            "data": data,
-            "backbone": backbone_at(place),
-            "stage2": CONFIG.stage2.model_copy(update={"steps": 1}),
-        }
+        update={"data": data, "backbone": backbone_at(place), "stage2": CONFIG.stage2.model_copy(update={"steps": 1})}
     )
     trained = grpo.run(config, output=tmp_path / "grpo")
     assert (trained.stage, trained.operators) == ("grpo", ())

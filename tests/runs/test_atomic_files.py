@@ -1,7 +1,5 @@
 """What a write that fails leaves behind."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real processes: both stages killed and resumed, and stopped by the signals that ask politely."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

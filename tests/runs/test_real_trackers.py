@@ -1,7 +1,5 @@
 """The trackers with their real packages, where those are installed: a run is opened, logged into and gone on with."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path

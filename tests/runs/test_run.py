@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -285,8 +283,7 @@ def test_the_space_for_all_checkpoints_is_asked_for_before_training(tmp_path: Pa
     with Run.create(tmp_path, CONFIG, keep_checkpoints=3) as run:
         run.require_space(free // 10)
         with pytest.raises(
-            RunError,
-            match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*keep=3\) and resume with --resume",
+            RunError, match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*keep=3\) and resume with --resume"
         ):
             run.require_space(free // 4)
         train(run, 1, 4)

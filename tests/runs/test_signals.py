@@ -1,7 +1,5 @@
 """Who asks a loop to stop, and who does not."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Threads fit the cores that are free; a run goes on with those it was started with."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Trackers: what each package is asked, that a missing one stops a run early and a failing one never."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -89,11 +87,7 @@ def test_tensorboard_gets_a_scalar_for_each_number_and_hides_the_steps_that_are_
     first = tracker("tensorboard", tmp_path)
     first.log(3, METRICS)
     first.finish()
-    assert board.recorder.calls == [
-        ("add_scalar", "stage1/loss", 0.5, 3),
-        ("add_scalar", "ok", 1.0, 3),
-        ("close",),
-    ]
+    assert board.recorder.calls == [("add_scalar", "stage1/loss", 0.5, 3), ("add_scalar", "ok", 1.0, 3), ("close",)]
     tracker("tensorboard", tmp_path, steps_done=2)
     folder = str(tmp_path / "tracking")
     assert board.started == [{"log_dir": folder, "purge_step": 0}, {"log_dir": folder, "purge_step": 3}]
@@ -128,10 +122,7 @@ def test_trackio_finds_its_run_again_by_the_name_it_was_given(tmp_path: Path, pa
     assert trackio.started[0]["config"] == {"lora": {"rank": 8}}
 
 
-@pytest.mark.parametrize(
-    ("tool", "module"),
-    [(tool, found.module) for tool, found in TOOLS.items()],
-)
+@pytest.mark.parametrize(("tool", "module"), [(tool, found.module) for tool, found in TOOLS.items()])
 def test_a_missing_package_is_told_before_anything_is_loaded(
     tool: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """One server for the tests that only ask."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A server on loopback for tests, in a thread of the test's process."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

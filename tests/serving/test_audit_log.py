@@ -1,7 +1,5 @@
 """The audit log: a line for each request, whatever becomes of it, and never an answer lost to a line."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterable

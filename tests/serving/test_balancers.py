@@ -1,7 +1,5 @@
 """Servers behind a balancer, by the recipes of the docs: nginx, and LiteLLM's router."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

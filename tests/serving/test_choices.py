@@ -1,7 +1,5 @@
 """What decides which tokens are taken, in all four protocols: penalties, biases, ends, and what the text has to be."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

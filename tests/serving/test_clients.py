@@ -1,7 +1,5 @@
 """OpenAI's own client works unchanged, and what it gets is what the model answers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

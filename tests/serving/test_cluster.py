@@ -1,7 +1,5 @@
 """The server as an application of Ray Serve, on a cluster of this machine alone. It needs the extra `cluster`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The Dockerfile and the units of systemd and Kubernetes name what exists; no Docker is needed to know that."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Whatever JSON comes, the answer is one that is documented: no request makes the server fail."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Before the end and at it: clients that go, queues that are full, engines that fail, servers that are stopped."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """LiteLLM, behind which many agents and proxies sit, gets the model's answers. It needs the extra `clients`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

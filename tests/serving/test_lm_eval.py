@@ -1,7 +1,5 @@
 """lm-evaluation-harness asks a server as it asks any other, and finds what the model does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The load of `benchmarks/serving_load.py` for some seconds: a server process, many clients of whom some go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import serving_load

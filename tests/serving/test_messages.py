@@ -1,7 +1,5 @@
 """Anthropic's client gets the model's answers; invocations are thinking blocks. It needs the extra `clients`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

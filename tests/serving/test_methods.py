@@ -1,7 +1,5 @@
 """Every method is served by the same code, and metrics tell of all of them."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -3,8 +3,6 @@
 It needs the extra `clients`: pip install -e '.[dev,clients]'
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.serving.served import Served, serving

@@ -1,7 +1,5 @@
 """What those who run a server use: probes, keys, names, files of settings, traces, and a process that ends."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

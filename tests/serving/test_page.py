@@ -1,7 +1,5 @@
 """The page's files and its API, without a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Needs the extra `browser` and a Chromium at /usr/bin/chromium (`apt-get install chromium`) or at $TYLER_CHROMIUM.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whatever cannot be done is refused in OpenAI's shape, by name, with what is allowed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -136,8 +134,7 @@ def test_a_completion_that_does_not_say_is_no_longer_than_the_server_allows(mode
 
 
 @pytest.mark.parametrize(
-    "wrong, words",
-    [({"port": -1}, "port"), ({"port": 65536}, "port"), ({"api_keys": {"a": "schlüssel"}}, "not ASCII")],
+    "wrong, words", [({"port": -1}, "port"), ({"port": 65536}, "port"), ({"api_keys": {"a": "schlüssel"}}, "not ASCII")]
 )
 def test_settings_that_no_server_can_have_are_refused_at_the_start(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -1,7 +1,5 @@
 """Clients that mean harm, or know no better: none of them takes the server away from the others."""
 
-from __future__ import annotations
-
 import json
 import resource
 import socket

@@ -1,7 +1,5 @@
 """A stream wakes its client's task seldom, and never keeps back what matters."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

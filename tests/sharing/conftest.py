@@ -1,7 +1,5 @@
 """A Hub for every test, and a cache of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

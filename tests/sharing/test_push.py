@@ -1,7 +1,5 @@
 """A model that is pushed to a Hub is the model that others find there, and nothing private goes along."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

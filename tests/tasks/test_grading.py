@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import subprocess
@@ -35,10 +33,7 @@ def test_a_task_may_be_written_as_people_write_it(written, name):
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (
-            "gms8k",
-            "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are chains, gpqa, gsm8k, humaneval, jsonl",
-        ),
+        ("gms8k", "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are chains, gpqa, gsm8k, humaneval, jsonl"),
         ("", "unknown task ''; known tasks are"),
         ("math", "unknown task 'math'; .*math500"),
         ("os.system", "unknown task"),

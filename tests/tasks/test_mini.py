@@ -1,7 +1,5 @@
 """The mini world: reproducible, disjoint splits, right answers; a lossless tokenizer; a small backbone."""
 
-from __future__ import annotations
-
 import re
 import string
 import time

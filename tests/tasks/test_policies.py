@@ -3,8 +3,6 @@
 `python tests/tasks/test_policies.py` writes the table of the page anew.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Advantages within groups: the equation, its exact zeros, and answers without a reward."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

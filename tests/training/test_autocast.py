@@ -1,7 +1,5 @@
 """Autocast: the same learning in bfloat16 products, and nothing of it left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The start of psi: operators at `rate` where their rules propose them, and next to never elsewhere."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

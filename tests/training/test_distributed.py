@@ -1,7 +1,5 @@
 """Several processes train as one: the same weights, logs and checkpoints, and none waits for ever for another."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

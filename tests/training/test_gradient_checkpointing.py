@@ -1,7 +1,5 @@
 """Gradient checkpointing: the same loss and gradients to the last bits, dropout included, for less memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What both loops share: the schedule, the data position, the optimizer, and the state of a run that is resumed."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """`tyler merge`: the merged folder is the fine-tuned model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

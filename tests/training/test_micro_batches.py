@@ -1,7 +1,5 @@
 """Which rows are read at once: every row once, and by a rule that depends on nothing that changes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

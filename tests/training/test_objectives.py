@@ -1,7 +1,5 @@
 """Each objective against the paper's sums written as Python loops, in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

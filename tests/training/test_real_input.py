@@ -1,7 +1,5 @@
 """Real traces, a real tokenizer and its chat template on a small backbone of random weights, through the commands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

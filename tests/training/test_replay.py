@@ -1,7 +1,5 @@
 """Replayed log-probabilities are the sampled ones, through the view that is trained."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Rewards: the built-in ones, functions of one's own, and what each wrong one is told."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from dataclasses import replace

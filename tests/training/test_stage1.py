@@ -1,7 +1,5 @@
 """Stage 1: what it draws, what it moves, that it learns, and that it can be killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Stage 2: its loss against the paper's sums, what it moves, what it reports, and that it can be killed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

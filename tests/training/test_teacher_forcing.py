@@ -1,7 +1,5 @@
 """Stage 1's context against the paper's sums over full passes: no cache, no batch, no chunk, every gradient kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """TRL as the oracle: its GRPO advantages of given rewards, and its loss on given log-probabilities, against ours."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Visible tokens and their texts: how positions in text and positions in tokens meet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase

@@ -1,7 +1,5 @@
 """The patterns with which the scanner looks for boundaries. Each looks a bounded way ahead."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

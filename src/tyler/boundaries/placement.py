@@ -5,8 +5,6 @@ ONE rule for both uses. Stage 1 reads a whole trace with `find_boundaries`; a ro
 after it; `token_of` maps positions to tokens. `docs/boundaries.md` says what counts, with examples, counts and errors.
 """
 
-from __future__ import annotations
-
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 A new kind of boundary is one more entry of `RULES`. `docs/boundaries.md` says what counts, with examples and errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

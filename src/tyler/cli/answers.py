@@ -1,7 +1,5 @@
 """Answers in a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich.console import Console

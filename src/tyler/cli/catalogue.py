@@ -75,8 +75,7 @@ def row(run: AnyRun) -> dict[str, Any]:
 
 
 def report(
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")],
-    page: OptionalFile = None,
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")], page: OptionalFile = None
 ) -> None:
     """Write one page of HTML about runs and evaluations, from their records: curves, tables, answers, settings.
 
@@ -92,10 +91,7 @@ def report(
     print(f"the report is {run_report.write(runs, page)}")
 
 
-def config(
-    name: Annotated[Positional[str], arg(metavar="NAME")],
-    overrides: Overrides = (),
-) -> None:
+def config(name: Annotated[Positional[str], arg(metavar="NAME")], overrides: Overrides = ()) -> None:
     """Print a resolved config as YAML, every key below a comment with its meaning; the output is itself a config.
 
     Args:

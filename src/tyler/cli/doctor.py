@@ -1,7 +1,5 @@
 """`tyler doctor`: what this machine offers, and what each part of it limits."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Sequence

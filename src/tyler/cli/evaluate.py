@@ -1,7 +1,5 @@
 """`tyler eval`: from its arguments to the evaluation."""
 
-from __future__ import annotations
-
 import logging
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`tyler fetch`: a real model into the user's cache, as an ordinary folder, under a name like `mini`."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

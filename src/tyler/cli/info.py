@@ -1,7 +1,5 @@
 """`tyler info`: what a model is, from the files beside its weights; the weights are not loaded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

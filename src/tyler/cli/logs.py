@@ -1,7 +1,5 @@
 """What the library logs, as plain lines on stderr; and how `--quiet` silences them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -4,8 +4,6 @@ Help must come at once, so nothing heavy is imported up here: a command imports 
 settings. tyro keeps to that, and makes the commands plain functions.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -151,10 +149,7 @@ def push(
     )
 
 
-def info(
-    model: AnyModel,
-    json_: Annotated[bool, arg(name="json")] = False,
-) -> None:
+def info(model: AnyModel, json_: Annotated[bool, arg(name="json")] = False) -> None:
     """Print what a model is: its method, its operators, its backbone and the backbone's size. Loads no weights.
 
     Args:
@@ -213,10 +208,7 @@ def overview() -> str:
         for name, command in group.items():
             about = (command.__doc__ or "").strip().partition("\n\n")[0]
             lines += textwrap.wrap(
-                " ".join(about.split()),
-                HELP_WIDTH,
-                initial_indent=f"  {name:12}",
-                subsequent_indent=" " * 14,
+                " ".join(about.split()), HELP_WIDTH, initial_indent=f"  {name:12}", subsequent_indent=" " * 14
             )
     return "\n".join([*lines, "", "`tyler COMMAND --help` explains a command; -V or --version prints the version."])
 
@@ -281,12 +273,7 @@ def _dispatch(argv: list[str]) -> int:
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()
-    tyro.cli(
-        COMMANDS[command],
-        prog=f"tyler {command}",
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     return 0
 
 

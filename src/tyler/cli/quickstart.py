@@ -1,7 +1,5 @@
 """`tyler quickstart`: an answer of the shipped mini-tyler, then both stages and an evaluation, on a CPU, in minutes."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

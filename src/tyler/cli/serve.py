@@ -1,7 +1,5 @@
 """`tyler serve`: a model behind the API that OpenAI's clients speak."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

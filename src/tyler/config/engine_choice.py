@@ -1,12 +1,10 @@
 """Which engine decodes, and with which arguments of its own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 
@@ -36,7 +34,7 @@ class EngineChoice:
             raise ValueError(f"engine 'vllm' is not installed: {INSTALL}")
 
     @classmethod
-    def of(cls, name: EngineName, arguments: Sequence[str]) -> EngineChoice:
+    def of(cls, name: EngineName, arguments: Sequence[str]) -> Self:
         """From `key=value` texts, each value in YAML. Raises ValueError for a text that is not one, too."""
         given = {}
         for argument in arguments:

@@ -1,7 +1,5 @@
 """Configs as YAML: presets, files that extend others, dotted overrides, and what is wrong with them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -3,10 +3,8 @@
 A method that has more than these says so in its own package (`reasoners/memgen/settings.py`).
 """
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,7 +30,7 @@ class InsertionsConfig(Section):
     """An operator whose block is always inserted; null for none."""
 
     @model_validator(mode="after")
-    def _min_is_at_most_max(self) -> InsertionsConfig:
+    def _min_is_at_most_max(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min={self.min} is above max={self.max}")
         return self
@@ -78,13 +76,13 @@ class OptimizationConfig(Section):
     """Of the order of examples and of every random draw of the run."""
 
     @model_validator(mode="after")
-    def _its_length_is_given(self) -> OptimizationConfig:
+    def _its_length_is_given(self) -> Self:
         if self.epochs is None and self.steps is None:
             raise ValueError("epochs and steps are both null, and one of them says how long it takes; set one")
         return self
 
     @model_validator(mode="after")
-    def _micro_batches_are_cut_in_one_way(self) -> OptimizationConfig:
+    def _micro_batches_are_cut_in_one_way(self) -> Self:
         if self.micro_batch_size is not None and self.micro_batch_tokens is not None:
             raise ValueError(
                 f"micro_batch_size={self.micro_batch_size} and micro_batch_tokens={self.micro_batch_tokens} both cut "
@@ -125,7 +123,7 @@ class Stage1Config(TracesConfig):
     """Every process keeps a part of each layer (FSDP2), for a backbone that does not fit on one device."""
 
     @model_validator(mode="after")
-    def _shards_are_read_in_step(self) -> Stage1Config:
+    def _shards_are_read_in_step(self) -> Self:
         if self.shard_layers and self.insertions.max > 1:
             raise ValueError(
                 f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
@@ -154,7 +152,7 @@ class RewardConfig(Section):
     """Of the source that `path` named when the run was started; filled in by the run."""
 
     @model_validator(mode="after")
-    def _it_is_named_in_one_way(self) -> RewardConfig:
+    def _it_is_named_in_one_way(self) -> Self:
         if (self.name is None) == (self.path is None):
             raise ValueError(f"a reward has a name or a path, got name={self.name!r} and path={self.path!r}")
         if self.path is not None and not all(self.path.rpartition(":")[::2]):

@@ -1,7 +1,5 @@
 """What the keys of a config mean: the text below each field, and a config as YAML with these texts as comments."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import textwrap

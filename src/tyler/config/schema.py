@@ -3,14 +3,12 @@
 A config is YAML over these sections. Whatever is misspelt or impossible is refused by name, before anything is loaded.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, create_model, field_validator, model_validator
 
@@ -109,14 +107,14 @@ class Config(Section):
         return rewards
 
     @model_validator(mode="after")
-    def _first_insertion_is_an_operator(self) -> Config:
+    def _first_insertion_is_an_operator(self) -> Self:
         first, names = self.stage1.insertions.first, [operator.name for operator in self.operators]
         if first is not None and first not in names:
             raise ValueError(f"stage1.insertions.first = {first!r} is not an operator{suggest(first, names)}")
         return self
 
     @model_validator(mode="after")
-    def _sharded_layers_are_read_in_step(self) -> Config:
+    def _sharded_layers_are_read_in_step(self) -> Self:
         for section, loop in (("stage1", self.stage1), ("stage2", self.stage2)):
             if loop.shard_layers and loop.micro_batch_tokens is not None:
                 raise ValueError(
@@ -131,7 +129,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _micro_batches_fit(self) -> Config:
+    def _micro_batches_fit(self) -> Self:
         for section, loop in self.loops.items():
             rows, given = self.rows(section), loop.micro_batch_size
             if given is not None and given > rows:

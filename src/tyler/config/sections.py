@@ -1,11 +1,9 @@
 """The sections of a config that every run has, and what all sections share."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -167,13 +165,13 @@ class DataConfig(Section):
     """Whether held-out problems among the training problems stop the run, or are left out of it."""
 
     @model_validator(mode="after")
-    def _jsonl_needs_a_path(self) -> DataConfig:
+    def _jsonl_needs_a_path(self) -> Self:
         if self.task == "jsonl" and self.path is None:
             raise ValueError("task 'jsonl' needs data.path, the file to read")
         return self
 
     @model_validator(mode="after")
-    def _all_sets_are_weighted_or_none(self) -> DataConfig:
+    def _all_sets_are_weighted_or_none(self) -> Self:
         weights = [self.weight, *(extra.weight for extra in self.also)]
         if len(set(map(type, weights))) > 1 or (self.weight is not None and not self.also):
             raise ValueError(

@@ -1,7 +1,5 @@
 """How much is held or computed at once. Without torch, so that a plan can count with it before anything is loaded."""
 
-from __future__ import annotations
-
 MAX_POSITIONS = 1024
 MAX_LOGITS = 2**25
 """At most so many positions, and so many logits, are computed at once: 128 MiB in float32."""

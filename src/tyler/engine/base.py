@@ -3,8 +3,6 @@
 Two are engines: `native/` (exact, runs everything) and `vllm/` (scale).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence

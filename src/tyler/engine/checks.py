@@ -1,7 +1,5 @@
 """What a setting of decoding may be, said in one sentence where it is something else."""
 
-from __future__ import annotations
-
 import math
 import sys
 from numbers import Integral, Real

@@ -8,8 +8,6 @@ Order and definitions are vLLM's: biases, the grammar, the repetition penalty (o
 the presence penalty (of the answer), then, at the request's temperature, min_p; top-k and top-p follow.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A request to the engine, and the events it gives rise to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index

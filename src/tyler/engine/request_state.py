@@ -1,7 +1,5 @@
 """A request that is being answered: what it has done, and what it waits for."""
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import bisect_right

@@ -4,8 +4,6 @@ A router is a setting and starts one `Schedule` per request. Schedules place ope
 engine asks them after every visible token and knows nothing about how they decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """How an action is drawn from p(. | x_t): greedy or sampled, from one random stream per request, or by its own rule."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

@@ -7,8 +7,6 @@ What survives from call to call are the caches, and the decoders with their fold
 the first call after they changed finds the new ones folded in.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence

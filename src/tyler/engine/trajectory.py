@@ -1,11 +1,9 @@
 """What happened in one answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -126,7 +124,7 @@ class Trajectory:
         return json.dumps(self.to_dict(latents=latents), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> Trajectory:
+    def from_dict(cls, kept: Mapping[str, Any]) -> Self:
         """What `to_dict` told. Raises ValueError for a key that is missing or unknown."""
         names = {field.name for field in fields(cls)} | set(COUNTS)
         if differing := sorted(set(kept) ^ names):
@@ -140,7 +138,7 @@ class Trajectory:
         return cls(**values)
 
     @classmethod
-    def from_json(cls, line: str) -> Trajectory:
+    def from_json(cls, line: str) -> Self:
         """What `to_json` told. Raises ValueError for text that is no JSON, and as `from_dict` does."""
         return cls.from_dict(json.loads(line))
 

@@ -4,8 +4,6 @@ Cost is the mean number of visible tokens and latents per answer. The setting is
 alone, and the evaluation says what it led to.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`tyler eval`: a model on benchmarks, in one process or in several that share the problems."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Two evaluations on the same problems: the paired difference, and whether it may be chance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

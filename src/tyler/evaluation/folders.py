@@ -1,7 +1,5 @@
 """What runs and evaluations lie below a folder, and how each stands: from its records alone, without opening it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An evaluation as one page of HTML that needs nothing else, and the files that a report is kept in."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Files of lines that one process adds to while it works: never half a line, and resumed after a kill."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -5,8 +5,6 @@ duckdb.sql("select task, outcome, count(*) from 'DIR/answers.parquet' join 'DIR/
            "using (evaluation, task, id, sample) group by all")
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,12 +37,7 @@ ANSWERS = pa.schema(
         *(("elapsed", pa.float64()), ("session", pa.int32()), ("rank", pa.int32())),
     ]
 )
-VERDICTS = pa.schema(
-    [
-        *_NAMES,
-        *(("outcome", _WORD), ("answer", pa.string()), ("reason", _WORD)),
-    ]
-)
+VERDICTS = pa.schema([*_NAMES, *(("outcome", _WORD), ("answer", pa.string()), ("reason", _WORD))])
 EVALUATIONS = pa.schema(
     [
         *(("evaluation", pa.string()), ("row", pa.string()), ("task", _WORD), ("split", _WORD), ("seed", pa.int32())),

@@ -1,7 +1,5 @@
 """Pass@1 of a reasoner: every problem answered once, graded, and kept; then counted."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

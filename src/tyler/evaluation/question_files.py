@@ -5,8 +5,6 @@ sample it is, and the answer. A question that cannot be asked has an `error` in 
 are in the order of finishing, afterwards in that of the input. What could not be asked is asked again when it resumes.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Mapping

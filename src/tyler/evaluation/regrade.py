@@ -1,7 +1,5 @@
 """`tyler grade`: verdicts made again from the answers that are kept, without decoding."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,13 +1,11 @@
 """What an evaluation came to: its numbers, pass@k and a majority vote among them, and tables of them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 from rich.table import Table
 from rich.text import Text
@@ -103,7 +101,7 @@ class Estimate:
     high: float
 
     @classmethod
-    def of(cls, shares: Sequence[float], samples: int = 1) -> Estimate:
+    def of(cls, shares: Sequence[float], samples: int = 1) -> Self:
         """The mean over problems; see `statistics.clustered`."""
         return cls(fmean(shares), *clustered(shares, samples))
 

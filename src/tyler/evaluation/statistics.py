@@ -1,7 +1,5 @@
 """How sure a count is: intervals of a share, pass@k, and the difference of two methods on the same problems."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ evaluation/
   report.html, report.json
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -22,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tyler.evaluation import parquet
 from tyler.evaluation.answers import FAILED, VERDICT, Answer, Key, Record, digest
@@ -90,7 +88,7 @@ class Verdicts:
     about: Mapping[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> Verdicts:
+    def read(cls, path: Path) -> Self:
         """Raises RunError for a damaged file or one of another format."""
         rows, about = parquet.read(path)
         verdicts: defaultdict[str, dict[Key, Verdict]] = defaultdict(dict)
@@ -268,7 +266,7 @@ class AnswerStore:
         if self._lines.path.exists() and self._lines.path.stat().st_size == 0:
             self._lines.path.unlink()
 
-    def __enter__(self) -> AnswerStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

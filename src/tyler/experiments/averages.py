@@ -1,7 +1,5 @@
 """Accuracies as tables tell them: per cent with intervals, unweighted averages over tasks, differences to a row."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -39,11 +39,7 @@ NO_TRAINING = (UNTRAINED, "merge")
 """Methods that run and train nothing."""
 SEEDED = tuple(Config().loops)
 """The sections whose seeds decide data order, draws and rollouts."""
-SECTIONS = {
-    UNTRAINED: (),
-    "merge": (),
-    **{name: trainer.reads for name, trainer in TRAININGS.items()},
-}
+SECTIONS = {UNTRAINED: (), "merge": (), **{name: trainer.reads for name, trainer in TRAININGS.items()}}
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
 ROLLED_OUT = ("stage2", "grpo")
 """Methods of training whose answers come from any engine."""

@@ -1,7 +1,5 @@
 """Figures of experiments: one style, one colour for each method, and the same bytes from the same numbers."""
 
-from __future__ import annotations
-
 import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence

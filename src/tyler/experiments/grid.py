@@ -3,8 +3,6 @@
 A model is trained once under the hash of its training, and shared by all cells that decode it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import time

@@ -3,8 +3,6 @@
 A cost is examples that are learned, answers, and bytes, which are those of `tyler plan`; nothing is loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What is measured in a cell: its answers, timed one by one or not, their latents or how far these differ."""
 
-from __future__ import annotations
-
 import base64
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,6 @@ records/
   CELL/                   a cell that runs, or was finished since: an evaluation, and cell.json once it is finished
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

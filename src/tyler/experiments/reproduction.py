@@ -168,7 +168,7 @@ def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
     lines = [
         f"{problems_and_seeds(results)} Intervals are 95% over problems, whose answers of several seeds count as "
         "alike: of a share Wilson's at the effective number of answers, put together (MOVER) for an average, and a "
-        "bootstrap for a difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
+        "bootstrap for a difference, whose p is of sign flips; Holm's p is of all comparisons of a table."
     ]
     if any("[" in cell for table in tables for row in table.rows for cell in row):
         lines += [

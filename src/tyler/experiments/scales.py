@@ -1,7 +1,5 @@
 """The scales of the experiments: which backbones, problems, seeds and chosen settings each has (scales.yaml)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ is removed at the end. Then the experiments run as they are, with one optimizer 
 of every task. What shows is whether all of it runs, not how well.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Mapping

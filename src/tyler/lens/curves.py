@@ -4,8 +4,6 @@ Colour means an operator, and nothing else; other curves are in grey. Curves dif
 in one panel each has a colour and a dash of its own.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -3,8 +3,6 @@
 Each makes other heads for the same operators at the same places, with as many latents as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 

@@ -1,7 +1,5 @@
 """`tyler report`: one page of runs and evaluations, from what they left on disk alone."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

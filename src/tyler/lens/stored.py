@@ -4,8 +4,6 @@ The store has an answer's text and where it called which operator. Its tokens ar
 no store: they are what the operators compute anew in the same contexts.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Means are over problems, blocks of one problem first averaged, and intervals res
 blocks counts once, and differences between replacements are paired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean

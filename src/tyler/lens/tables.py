@@ -1,7 +1,5 @@
 """What the lens measured as tables, for a terminal and for a page: the same numbers in the same places."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What a Tyler adds to its backbone, as plain float32 tensors on the CPU: for engines that hold the backbone apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast

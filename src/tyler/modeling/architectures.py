@@ -1,7 +1,5 @@
 """What is known of backbones without torch: supported families, where they are, and the settings of published ones."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -45,19 +43,14 @@ DEFAULTS: Mapping[str, Any] = {"head_dim": None, "tie_word_embeddings": False}
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(
-        defaults={"num_key_value_heads": None},
-        bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
+        defaults={"num_key_value_heads": None}, bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD}
     ),
     "qwen2": Family(biased=("q_proj", "k_proj", "v_proj"), end_of_thought="</think>"),
     "qwen3": Family(
-        defaults={"head_dim": 128},
-        bias_flags={"attention_bias": ATTENTION},
-        qk_norm=True,
-        end_of_thought="</think>",
+        defaults={"head_dim": 128}, bias_flags={"attention_bias": ATTENTION}, qk_norm=True, end_of_thought="</think>"
     ),
     "smollm3": Family(
-        defaults={"tie_word_embeddings": True},
-        bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
+        defaults={"tie_word_embeddings": True}, bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD}
     ),
 }
 """By model type: the families whose decoding is proved equal to the paper's transcription in the tests."""

@@ -4,11 +4,10 @@ In half precision on a CPU it is computed in float32 and rounded once. torch's k
 blocks of keys, so that one position has another result in a decoding step than in a whole sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -65,7 +64,7 @@ class PackedRows:
     """keys, values, keys, values, ... of each row, [1, kv_heads, seq, head_dim], in the order they were read."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], before: Sequence[int], device: torch.device) -> PackedRows:
+    def of(cls, lengths: Sequence[int], before: Sequence[int], device: torch.device) -> Self:
         """Chunks of `lengths` positions that follow `before` positions of each row."""
         masks = [
             torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past) if past and length else None
@@ -73,7 +72,7 @@ class PackedRows:
         ]
         return cls(lengths, masks)
 
-    def after(self, past: Sequence[Sequence[Tensor]]) -> PackedRows:
+    def after(self, past: Sequence[Sequence[Tensor]]) -> Self:
         """The same rows after these states."""
         return replace(self, past=past)
 

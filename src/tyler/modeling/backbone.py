@@ -1,7 +1,5 @@
 """The backbone theta: a frozen decoder-only language model and its tokenizer."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math
@@ -12,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from huggingface_hub import constants
@@ -28,13 +26,7 @@ from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_ba
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from tyler.modeling.architectures import check_family, located
@@ -86,7 +78,7 @@ class Backbone:
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
         path: str | None = None,
-    ) -> Backbone:
+    ) -> Self:
         """Load `mini`, a fetched model, a folder, a GGUF file or a Hub id. No pickle is read, no remote code is run.
 
         `dtype` is "auto" (bfloat16 on a GPU that has it, else float32), a torch dtype or its name; a GGUF file is
@@ -194,7 +186,7 @@ class Backbone:
     def _fingerprint(self) -> str:
         return fingerprint_of(self.model)
 
-    def rounded_to(self, dtype: torch.dtype) -> Backbone:
+    def rounded_to(self, dtype: torch.dtype) -> Self:
         """This backbone with its weights in another dtype, cast in place."""
         for parameter in self.model.parameters():  # and no buffer: the rotary frequencies stay in float32
             parameter.data = parameter.data.to(dtype)
@@ -384,12 +376,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     return resolved
 
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:

@@ -8,13 +8,11 @@ merged_adapters/           peft adapter folders that are merged into the backbon
 README.md                  the generated model card
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -23,13 +21,7 @@ from torch import nn
 from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import load_lora, read_adapter, save_lora
-from tyler.modeling.manifest import (
-    BackboneRecord,
-    CheckpointError,
-    check_files,
-    read_manifest,
-    write_manifest,
-)
+from tyler.modeling.manifest import BackboneRecord, CheckpointError, check_files, read_manifest, write_manifest
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
@@ -79,7 +71,7 @@ class Manifest:
         write_manifest(folder / MANIFEST, content, self.files)
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path) -> Self:
         """Raises CheckpointError naming what is wrong with tyler.json."""
         fields = read_manifest(folder / MANIFEST, KINDS)
         try:

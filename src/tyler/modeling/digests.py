@@ -1,7 +1,5 @@
 """sha256 of files, by which a checkpoint tells whether it is as it was saved. Free of torch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path

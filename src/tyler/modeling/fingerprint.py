@@ -1,7 +1,5 @@
 """What names a backbone: a short hash of every weight and of every setting that changes what it computes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

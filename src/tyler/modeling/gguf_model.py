@@ -1,7 +1,5 @@
 """A GGUF file as an ordinary model of transformers: dequantised once, with its own tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

@@ -5,8 +5,6 @@ rule a model reads tokens it never saw: SmolLM2 knows `\n\n1` as two tokens, and
 rules are written out here as the models' own `tokenizer.json` have them, and a file with an unknown one is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints on the Hub: found by their manifest, downloaded whole and of one commit. Free of torch."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How the models that a user holds are copied, compared and hashed."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import fields
 from typing import Any, NoReturn, Self

@@ -1,7 +1,5 @@
 """Interventions on the heads: remove, swap, share, zero or fix what an operator computes."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Backbones with adapters merged into their weights, from a config or as a checkpoint names them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ A path that is not a folder could be a Hub id, and an unreachable Hub takes half
 is said at once.
 """
 
-from __future__ import annotations
-
 import re
 from difflib import get_close_matches
 from pathlib import Path

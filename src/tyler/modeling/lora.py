@@ -5,8 +5,6 @@ theta + (alpha / rank) B A, and in half precision it adds their products by the 
 (`products.py`).
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings

@@ -7,15 +7,13 @@
 `checkpoint.py`, MemGen and SoftCoT add keys of their own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
@@ -66,7 +64,7 @@ class BackboneRecord:
         return [f"{adapter}/{name}" for adapter in self.merged_adapters for name in ADAPTER_FILES]
 
     @classmethod
-    def of(cls, backbone: Backbone, folder: Path) -> BackboneRecord:
+    def of(cls, backbone: Backbone, folder: Path) -> Self:
         """What a checkpoint in `folder` says of this backbone, whose merged adapters are written there."""
         names = folder_names(len(backbone.adapters))
         for name, adapter in zip(names, backbone.adapters, strict=True):

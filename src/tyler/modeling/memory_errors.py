@@ -1,7 +1,5 @@
 """How running out of memory looks, on a GPU and on a CPU. Free of torch."""
 
-from __future__ import annotations
-
 SIGNS = ("out of memory", "not enough memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 

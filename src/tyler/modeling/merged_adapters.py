@@ -1,10 +1,9 @@
 """A LoRA that is part of a backbone's weights: its peft folder, as bytes, to be kept beside what is trained on it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What is loaded of an adapter's folder."""
@@ -17,7 +16,7 @@ class MergedAdapter:
     files: Mapping[str, bytes]
 
     @classmethod
-    def read(cls, folder: Path) -> MergedAdapter:
+    def read(cls, folder: Path) -> Self:
         """Raises FileNotFoundError for a folder that lacks one of the files."""
         return cls({name: (folder / name).read_bytes() for name in ADAPTER_FILES})
 

@@ -4,8 +4,6 @@ An operator is a name and a number of latents. What it computes is learned (`syn
 invoked is its boundary rule (`placement.py`); when it is invoked is the policy's business (`policy.py`, `routing.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The policy p(. | x_t) over V' = V and U: the backbone, with eta after Stage 2, and the operator rows psi."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from peft import PeftModel

@@ -6,8 +6,6 @@ rate is. Rollout, replay and learner therefore add an adapter to the sum before 
 and logits, whose rounding would move a log-probability by an eighth, are never rounded.
 """
 
-from __future__ import annotations
-
 import platform
 from typing import Any
 

@@ -4,8 +4,6 @@ The settings of known models are those of the `config.json` that each publishes 
 architecture is read from a folder with a `config.json` of its own, which needs no weights.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

@@ -1,9 +1,7 @@
 """Latent synthesis: Q_k, Proj_k and Synth, from the context x_t to the latents z_t (Section 3.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -137,7 +135,7 @@ class Synthesizer(SynthesisModel):
         self.heads.to(backbone.device)
 
     @classmethod
-    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Synthesizer:
+    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Self:
         synthesizer = cls(backbone, operators, add_lora(backbone.model, settings))
         for head in synthesizer.mapping().values():
             start_head(cast(Head, head), backbone)

@@ -1,7 +1,5 @@
 """The tensors of a checkpoint: exactly those that are expected, in their shapes, finite, in float32 or less."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

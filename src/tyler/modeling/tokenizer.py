@@ -1,7 +1,5 @@
 """A model's own tokenizer: the one that its tokenizer.json describes, whatever class its config names."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

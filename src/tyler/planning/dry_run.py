@@ -5,8 +5,6 @@ at the config's micro-batches but on few and short texts (`shortened`). Every ph
 compared with what `tyler plan` predicts for the same lengths.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import threading

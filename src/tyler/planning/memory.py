@@ -5,8 +5,6 @@ heads x head_dim, V vocabulary, e bytes of a weight, n positions of a batch, m t
 keys a row sees, r LoRA rank, N_k latents of an operator. Adapters, heads and psi are float32 whatever e is.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tyler.config.schema import Config

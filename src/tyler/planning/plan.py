@@ -5,8 +5,6 @@ Nothing is loaded and torch is not imported: parameters and bytes are `memory.py
 that the config allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

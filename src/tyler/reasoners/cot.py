@@ -1,7 +1,5 @@
 """CoT: the frozen backbone with the shared prompt, greedy. Token for token what `transformers`' `generate` decodes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tyler.engine.routing import Never

@@ -1,7 +1,5 @@
 """GRPO without operators: Stage 2's loop on the plain backbone, where only eta learns (Shao et al., 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """What a method says of itself, for evaluation and for training, and where the package's own say it. Without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """A reasoner answers problems with trajectories. Evaluation, serving and experiments know this and nothing more."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,12 +1,10 @@
 """The methods that an evaluation can name, and how a model becomes a reasoner under one of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -100,7 +98,7 @@ class Loaded:
     def reasoner(self) -> Reasoner:
         return self.build(self.settings, self.max_new_tokens)
 
-    def with_setting(self, setting: str, value: int) -> Loaded:
+    def with_setting(self, setting: str, value: int) -> Self:
         """The same with one setting, or `max_new_tokens`, changed."""
         if setting == MAX_NEW_TOKENS:
             return replace(self, max_new_tokens=value)

@@ -1,7 +1,5 @@
 """SFT without operators: the policy's LoRA learns the traces of Stage 1, in the same order, from the text alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -19,8 +19,6 @@ so, and the step that ends it records its top-1 token and reads it as itself. Th
 of `</think>` instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated

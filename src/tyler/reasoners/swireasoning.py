@@ -20,8 +20,6 @@ tokens replace y from the next step on. y is recorded on soft steps too.
 switch control then queues only the opening of the answer; the release fails.
 """
 
-from __future__ import annotations
-
 import string
 from collections import deque
 from collections.abc import Sequence

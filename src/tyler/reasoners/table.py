@@ -1,7 +1,5 @@
 """The methods that an evaluation can name and the trainings of `tyler train`, by name. Without torch."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Tyler as a reasoner: a model with everything about decoding decided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tyler.engine.request import Request

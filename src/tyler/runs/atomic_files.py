@@ -1,7 +1,5 @@
 """Writing that a crash cannot halve."""
 
-from __future__ import annotations
-
 import os
 from io import FileIO
 from pathlib import Path

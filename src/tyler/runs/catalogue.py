@@ -1,7 +1,5 @@
 """A run directory read: how it stands, from its records alone, without opening it."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Checkpoints of a run: whole or not there, the newest, and the best on development problems."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

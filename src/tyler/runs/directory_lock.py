@@ -1,7 +1,5 @@
 """One process at a time writes a directory: a file that is locked while it does, and gone afterwards."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

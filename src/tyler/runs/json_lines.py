@@ -1,7 +1,5 @@
 """Logs of JSON lines: what a record may hold, and reading what a kill cut short."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,8 +1,6 @@
 """What is logged: every key of `metrics.jsonl`, and what it means. Each method has its own beside its trainer
 (METRICS); here is what they share. The site's page of metrics is written from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Progress with the time left: a bar on a terminal, a plain line now and then in a log."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

@@ -14,8 +14,6 @@ One process at a time may write a run. A resumed run drops the lines that came a
 end up equal to those of a run that was never interrupted. docs/runs.md says what holds and what does not.
 """
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json
@@ -30,7 +28,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from safetensors import SafetensorError
@@ -129,14 +127,8 @@ class Run(TrainedRun):
 
     @classmethod
     def create(
-        cls,
-        path: str | Path,
-        config_text: str,
-        *,
-        keep_checkpoints: int = 2,
-        lock: bool = True,
-        replace: bool = False,
-    ) -> Run:
+        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, lock: bool = True, replace: bool = False
+    ) -> Self:
         """Start a run in a new or empty directory; with `replace`, drop what an earlier run left there, and only that.
 
         `config_text` is the resolved config in YAML; the `keep_checkpoints` newest checkpoints are kept. Raises
@@ -169,7 +161,7 @@ class Run(TrainedRun):
         lock: bool = True,
         defaults_text: str = "{}",
         origin: Mapping[str, str] | None = None,
-    ) -> Run:
+    ) -> Self:
         """Open a run again at its newest checkpoint, or at its start where it has none.
 
         `defaults_text` is a config of defaults: a setting that the run does not name, because it is older than the
@@ -272,7 +264,7 @@ class Run(TrainedRun):
     def close(self) -> None:
         self._held.close()
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM and SIGHUP: a loop is asked to stop, finishes the step at hand and saves; all else ends in order."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

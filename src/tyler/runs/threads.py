@@ -5,14 +5,13 @@ work take a time slice of milliseconds. So a command starts with a thread for ea
 wait sleep (`tyler/__init__.py`): one that spins keeps the others from running.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -41,7 +40,7 @@ class CoreUse:
     own: float
 
     @classmethod
-    def now(cls) -> CoreUse | None:
+    def now(cls) -> Self | None:
         """None where the system does not say. What runs at low priority gives way, and counts as free."""
         if sys.platform != "linux" or not Path("/proc/stat").exists():
             return None
@@ -50,7 +49,7 @@ class CoreUse:
         free = sum(core.idle + core.iowait + (0.0 if niced else core.nice) for core in ours)
         return cls(time.monotonic(), free, time.process_time())
 
-    def busy_until(self, later: CoreUse) -> float:
+    def busy_until(self, later: Self) -> float:
         """How many cores other programs have used in the mean from now to `later`."""
         seconds = later.time - self.time
         total = len(os.sched_getaffinity(0))

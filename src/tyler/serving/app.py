@@ -1,7 +1,5 @@
 """The server as an ASGI application, for uvicorn or whatever else runs one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any
 

@@ -4,8 +4,6 @@ A thread of its own writes, a line at a time: a line that is counted as written 
 it. Lines that wait are bounded in bytes; when the disk is full or too slow, lines are lost and counted.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

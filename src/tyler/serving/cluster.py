@@ -6,8 +6,6 @@ Ray starts replicas as load asks for them, restarts those that fail, and spreads
 its `n` samples in one.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ In a chat invocations appear as reasoning, where they happen, so that clients sh
 ids are continued as they are, with log-probabilities for evaluations.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence

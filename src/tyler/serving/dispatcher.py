@@ -3,8 +3,6 @@
 What a step gave rise to goes to the event loop at once, so a client that reads slowly delays no other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

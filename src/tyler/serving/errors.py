@@ -1,7 +1,5 @@
 """Errors in the shapes that OpenAI's and Anthropic's clients expect, each saying what is allowed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A generation in the words of a protocol: as server-sent events while it grows, or as one object at its end."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections import deque

@@ -1,7 +1,5 @@
 """The one stream that every endpoint renders: how answers begin, grow, invoke operators and end, and what they cost."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

@@ -5,8 +5,6 @@ or one that was allowed, it carries the key where there is one, and its whole bo
 What answers it is cancelled when its client goes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """`POST /v1/messages`, Anthropic's: each invocation is a thinking block between the blocks of text, at its place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What a server counts, for Prometheus. Latencies are taken at the engine's steps, not when a client reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise

@@ -5,8 +5,6 @@ them. It asks for the model, answers with p(operator), branches, and the lens. N
 branch and the lens get an answer's actions from the page; the engine repeats them, and so computes the same latents.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """`POST /v1/responses`: each invocation is a reasoning item in the output, at its place. Nothing is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

@@ -5,15 +5,13 @@ nothing and delays no other request. Each body says in `wanted` what its own fie
 them all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -112,7 +110,7 @@ class Format(SchemaFormat):
     pattern: Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)] | None = None
 
     @model_validator(mode="after")
-    def _says_what(self) -> Format:
+    def _says_what(self) -> Self:
         if self.type == "json_schema" and self.schema_of is None:
             raise ValueError("type 'json_schema' needs a schema")
         if self.type == "regex" and self.pattern is None:
@@ -145,7 +143,7 @@ class Conversation:
     begun: str | None = None
 
     @classmethod
-    def of(cls, turns: Iterable[tuple[str, str, str]]) -> Conversation:
+    def of(cls, turns: Iterable[tuple[str, str, str]]) -> Self:
         """Of (role, text, field) each; a developer is who others call system. An assistant's last turn begins the
         answer. Raises ApiError where nothing is there to be answered."""
         question, params, roles = list[Message](), list[str](), {"developer": "system"}

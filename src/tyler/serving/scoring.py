@@ -1,7 +1,5 @@
 """log p of a prompt's tokens, and of an answer's as it was decoded, with the most probable alternatives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A server process: sockets, signals and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

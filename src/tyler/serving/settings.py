@@ -1,7 +1,5 @@
 """Everything that can be set about a server; `tyler serve` takes the same, under the same names. Without torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

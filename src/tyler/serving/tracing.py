@@ -3,11 +3,9 @@
 This module needs the extra `otel`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -31,7 +29,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("tyler")
 
     @classmethod
-    def to(cls, endpoint: str, service: str) -> Traces:
+    def to(cls, endpoint: str, service: str) -> Self:
         """Traces that go to an OTLP collector."""
         return cls(OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces"), service)
 

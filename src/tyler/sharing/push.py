@@ -1,7 +1,5 @@
 """`tyler push`: a checkpoint to the Hub. What is sent is a checked copy in which nothing of this machine is left."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Tasks: problems, gold answers and their graders. A task's own module loads when the task is used."""
 
-from __future__ import annotations
-
 from tyler.tasks.grading import TASKS, ballots, find_task, grade, grader_version, task_name
 from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Outcome, Problem, Verdict

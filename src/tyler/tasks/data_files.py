@@ -4,8 +4,6 @@ A broken row is refused by file, line and field, never skipped. A message shows 
 may be shown (`private` rows are not).
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -4,8 +4,6 @@ Problems are compared by their normalised text; those that are nearly one are na
 and left out where overlaps are to be dropped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re
@@ -17,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
@@ -96,7 +94,7 @@ class Selection:
     """Files and folders that may hold the split, where no path is given."""
     set_aside: int | None = None
     """Not the problems themselves but so many of them, at most a tenth, to develop with and not to train on."""
-    also: tuple[Selection, ...] = ()
+    also: tuple[Self, ...] = ()
     """Sets that are mixed in."""
     weight: float | None = None
     """Its share of a mixture, against the weights of the others; None for as much as it has problems."""
@@ -128,7 +126,7 @@ class Selection:
         )
 
     @property
-    def sets(self) -> tuple[Selection, ...]:
+    def sets(self) -> tuple[Self, ...]:
         """The sets of a mixture, or itself."""
         return replace(self, also=()), *self.also
 

@@ -1,7 +1,5 @@
 """The verifier: one completion against one gold answer. Stage 2's task reward and success are this function too."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -3,8 +3,6 @@
 Rows stream, so that a large set needs no more memory than the problems that are kept.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import logging

@@ -1,7 +1,5 @@
 """What every task is made of: a problem with its gold answer, and the verdict on one completion."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

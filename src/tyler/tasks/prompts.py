@@ -210,11 +210,7 @@ def written_turns(tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]
     try:
         return str(
             tokenizer.apply_chat_template(
-                turns,
-                tokenize=False,
-                add_generation_prompt=True,
-                enable_thinking=thinking,
-                date_string=DATE,
+                turns, tokenize=False, add_generation_prompt=True, enable_thinking=thinking, date_string=DATE
             )
         )
     except TemplateError as error:

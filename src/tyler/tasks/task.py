@@ -1,7 +1,5 @@
 """What a task says of itself: where its rows come from, how a row becomes a problem, and how an answer is graded."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ MAWPS and ASDiv-A hold many problems several times, with other numbers, names or
 where their twins are trained on, so like problems are in one split.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fractions import Fraction

@@ -5,8 +5,6 @@ GRPO never samples what it could learn from. We fit psi alone, on states that th
 are invoked at every boundary, so that O_k has probability `rate` where its rule proposes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What all training commands do around their loops: what they start from, the run directory, and what it is held to."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect
@@ -65,12 +63,7 @@ def training_command(prepare: Callable[..., Prepared[Model]]) -> Callable[..., M
 
     @functools.wraps(prepare)
     def command(
-        config: Config,
-        *,
-        output: Path,
-        start: Path | str | None = None,
-        resume: bool = False,
-        replace: bool = False,
+        config: Config, *, output: Path, start: Path | str | None = None, resume: bool = False, replace: bool = False
     ) -> Model:
         check_tracker(config.tracking)
         with distributed.joined(config.devices):

@@ -5,8 +5,6 @@ evaluation. Inside `joined` they train as one: their gradients are added up, the
 equal, and only the first process writes. In a process that is alone every function here gives what that process has.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

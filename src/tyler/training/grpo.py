@@ -5,8 +5,6 @@ parts that can be replaced (`rollouts.py`, `rewards.py`, `policy_losses.py`). Re
 bottom.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from abc import abstractmethod

@@ -4,8 +4,6 @@ A kind of training is a `Trainer`: `grpo.GrpoTrainer` for what learns from rewar
 what learns from traces. Read `Trainer.train` from top to bottom.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence

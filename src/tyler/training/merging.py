@@ -1,7 +1,5 @@
 """`tyler merge`: a fine-tuned policy as an ordinary model folder, for any engine and as a backbone to train on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -56,12 +54,7 @@ def survival(lost: float) -> str:
 
 
 def run(
-    location: str,
-    folder: Path,
-    backbone: str | None = None,
-    dtype: torch.dtype = torch.float32,
-    *,
-    force: bool = False,
+    location: str, folder: Path, backbone: str | None = None, dtype: torch.dtype = torch.float32, *, force: bool = False
 ) -> None:
     """Merge the checkpoint at `location` into `folder`, and say what it is good for.
 

@@ -4,8 +4,6 @@ An action is a token or an operator invocation; its id lies in V' = V + K. Laten
 The losses of Stage 2 are in `policy_losses.py`.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

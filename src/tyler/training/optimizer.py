@@ -1,14 +1,13 @@
 """AdamW over parameter groups, with one schedule for all of them, and what the next step depends on besides the model:
 exact weights, optimizer, random generators."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -57,7 +56,7 @@ class Optimization:
         groups: Sequence[tuple[list[nn.Parameter], float]],
         total_steps: int,
         scaler: torch.amp.GradScaler | None = None,
-    ) -> Optimization:
+    ) -> Self:
         """`groups` pairs parameters with their peak learning rate; every process starts from the first one's values.
 
         Raises ValueError for a batch that has less than one example for each process.

@@ -6,8 +6,6 @@ a word; here the states of earlier chunks go into a layer as arguments and those
 so that computing it again changes nothing. Random states are put back, so LoRA dropout drops the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import cast

@@ -194,10 +194,7 @@ def stage1(shape: Shape, config: Config, section: str) -> Step:
     loop, counts = config.stage1, count_parameters(shape, config.lora, config.operators)
     length, latents = loop.max_length, max(operator.num_latents for operator in config.operators)
     rows = rows_of(config, section, length)
-    reads = (
-        (Read(rows, length, length, chunks=loop.insertions.max), config.lora),
-        (Read(rows, latents, length), None),
-    )
+    reads = ((Read(rows, length, length, chunks=loop.insertions.max), config.lora), (Read(rows, latents, length), None))
     return Step(
         reads,
         rows * length,

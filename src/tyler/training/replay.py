@@ -1,7 +1,5 @@
 """log p(a_t | x_t) of finished trajectories: the stored latents are replayed, so the synthesizer never runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import compress
 

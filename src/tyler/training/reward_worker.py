@@ -5,8 +5,6 @@ what was asked for, or None and what went wrong. The first, before any columns, 
 any).
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

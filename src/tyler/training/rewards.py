@@ -9,8 +9,6 @@ standard format works unchanged. It names the columns that it wants, or takes al
 None leaves an answer out of its group. Whatever else a reward does wrong ends the run by name (`RewardError`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import logging
@@ -23,7 +21,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -287,7 +285,7 @@ class Rewards:
         longest: int,
         *,
         operators: bool,
-    ) -> Rewards:
+    ) -> Self:
         """The rewards that a config names and that count (`counting`).
 
         Raises RewardError for a function that cannot be found or asks for a column that does not exist.

@@ -3,8 +3,6 @@
 An engine of another kind is one more class with the four members of `Rollouts`, set as `GrpoTrainer.rollouts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

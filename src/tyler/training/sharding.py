@@ -4,8 +4,6 @@ A process keeps a part of every layer's frozen matrices; a layer is whole only w
 biases stay whole: they are small, and gradients and checkpoints are as without shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

@@ -4,8 +4,6 @@ For every trace, pairs (b, k) are drawn from its candidate boundaries, latents a
 cross-entropy of every visible target token. The loop is `supervised.SupervisedTrainer`'s.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import cycle, islice

@@ -4,8 +4,6 @@ Each step: roll out groups on the engine, reward them by the verifier and the bu
 with their stored latents, and descend on GRPO plus the operator-anchored loss. The loop is `grpo.GrpoTrainer`'s.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence

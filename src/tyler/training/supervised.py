@@ -1,7 +1,5 @@
 """The trainer of everything that learns from solution traces: Stage 1, SFT, SoftCoT and MemGen's weaver."""
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

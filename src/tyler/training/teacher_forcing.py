@@ -5,11 +5,10 @@ exactly as it does while decoding, so that m insertions cost one pass over the t
 everything before a row's first latents without gradient: nothing there depends on Phi.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,7 +50,7 @@ class Trace:
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.target_ids)
 
-    def with_latents(self, insertions: tuple[Insertion, ...]) -> Trace:
+    def with_latents(self, insertions: tuple[Insertion, ...]) -> Self:
         return replace(self, insertions=insertions)
 
     def content(self) -> tuple[object, ...]:

@@ -1,7 +1,5 @@
 """Solution traces as tokens, with the candidates of B(q, y) in them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

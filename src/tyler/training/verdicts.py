@@ -4,8 +4,6 @@ Graders wait for processes of their own (algebra, the sandbox), so threads are e
 answer that takes its whole deadline holds up no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass

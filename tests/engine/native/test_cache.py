@@ -1,7 +1,5 @@
 """Slots are made once, as large as the memory allows, and no answer changes for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import psutil

@@ -1,7 +1,5 @@
 """p(operator) of every decision, as the engine tells it where it is asked."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests import tiny

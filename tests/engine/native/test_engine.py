@@ -1,7 +1,5 @@
 """The engine against the paper's transcription (`reference.py`), and everything it promises besides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

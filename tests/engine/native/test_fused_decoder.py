@@ -1,7 +1,5 @@
 """The lean forward against transformers' own, which training keeps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests import tiny

@@ -1,7 +1,5 @@
 """Logits that are not finite end the answer they are of, by name and step, and nothing else."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Packed weights give the products of plain ones, follow every write, and are held once."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """The readers of x_t: pieces, slots of any lengths, runs and rewinds give what one full pass gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 from typing import Any

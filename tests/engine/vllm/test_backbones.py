@@ -1,7 +1,5 @@
 """What vLLM makes of a backbone: compiled, it answers alike; quantised, it answers, too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

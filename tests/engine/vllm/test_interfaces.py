@@ -1,7 +1,5 @@
 """Every interface of vLLM that is used here: a version without one of them fails in this file, and not in an answer."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Each of two tensor-parallel workers holds its part of the adapters: the parts together are the whole."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """`model.with_engine("vllm")`: one object on either engine, for users, evaluations, servers and rollouts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

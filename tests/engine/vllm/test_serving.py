@@ -1,7 +1,5 @@
 """A server on vLLM: the same API, with the native engine's answers, calls and events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

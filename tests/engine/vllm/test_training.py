@@ -1,7 +1,5 @@
 """Stage 2 and MemGen's GRPO roll out on vLLM: they learn what they learn on the native engine, and resume."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

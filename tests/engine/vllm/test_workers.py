@@ -1,7 +1,5 @@
 """Two tensor-parallel workers, in processes of their own: the same answers, new weights, and what their death does."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
@@ -35,8 +33,7 @@ def test_there_is_no_answer_outside_a_last_box_that_is_finished(completion):
 
 
 @pytest.mark.parametrize(
-    "before, behind",
-    [("", ""), ("7 ", " 7"), ("<think>\\boxed{7} 7</think>7 ", ""), ("\\boxed{7} ", " \\boxedness 7")],
+    "before, behind", [("", ""), ("7 ", " 7"), ("<think>\\boxed{7} 7</think>7 ", ""), ("\\boxed{7} ", " \\boxedness 7")]
 )
 def test_a_span_is_where_the_answer_stands_and_not_where_the_same_stands_too(before: str, behind: str) -> None:
     for box, start in (("\\boxed{7}", 7), ("\\boxed{ 7 }", 8), ("\\fbox 7", 6)):

@@ -1,7 +1,5 @@
 """Constant expressions: a table, expressions that SymPy writes and evaluates, and hostile text."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The grader of mathematics, on labelled pairs and on every MATH-500 answer."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

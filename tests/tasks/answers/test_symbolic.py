@@ -1,7 +1,5 @@
 """The process that does algebra: what it says, that it keeps its time, and that nothing is left of it."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """GPQA-Diamond on made-up rows: which letter an answer chooses, how options are shuffled, and that nothing is shown."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """GSM8K: which quantities are the same number, on a table of cases and on every published gold answer."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """TheoremQA: typed answers in both modes, on a table of cases and on every published gold answer."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from fractions import Fraction

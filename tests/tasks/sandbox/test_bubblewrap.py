@@ -1,7 +1,5 @@
 """What is refused where the sandbox cannot have its keyring or its users, and what of it is not the program's doing."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attacks on the sandbox: what each tries to reach, forge or exhaust, and that it does not."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -6,8 +6,6 @@ itself. On CUDA torch's attention for sequences of any lengths takes them all at
 is one of its own.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

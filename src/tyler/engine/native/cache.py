@@ -4,11 +4,10 @@ A slot is one request's for as long as it is answered, and nothing in it ever mo
 memory allows. On a CPU they are not touched before they are written, so that what no answer reaches costs nothing.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 from dataclasses import dataclass
+from typing import Self
 
 import psutil
 import torch
@@ -33,7 +32,7 @@ class Room:
     position_bytes: int
 
     @classmethod
-    def of(cls, backbone: Backbone, slots: int, memory: int | None, positions: int | None) -> Room:
+    def of(cls, backbone: Backbone, slots: int, memory: int | None, positions: int | None) -> Self:
         """At most `slots` within `memory` bytes. Each has the positions that are asked for, and more where there is
         memory for them, up to the model's own limit. Raises ValueError where not even one slot fits."""
         bound = int(free_bytes(backbone.device) * SHARE) if memory is None else memory

@@ -1,7 +1,5 @@
 """The decision of a step: p(a_t | x_t) as each row may choose, and what it draws, repeats, and is told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

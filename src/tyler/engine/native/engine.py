@@ -6,8 +6,6 @@ to its end choose an action in V'. What is kept of a slot is in `cache.py`, how 
 is known of a request in `row.py`, and the choice in `decisions.py`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ product itself. oneDNN, which comes with torch, multiplies by a weight that was 
 times as fast for 1 to 32 rows, and never slower from SMALLEST numbers on. The price is a second copy of the weights.
 """
 
-from __future__ import annotations
-
 import functools
 import platform
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The policy and the synthesizer are two readers of one context. A reader feeds on
 prompt, one decoded token, a block of latents and a synthesizer that lags a hundred tokens behind are one operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

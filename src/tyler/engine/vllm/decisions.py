@@ -4,8 +4,6 @@ A row's decision is made here, from its own random stream, and handed on as the 
 can take. So both engines mask, sample and record alike, and a seed gives the same draws on both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ synthesizer, [x_t; Q_k], whose last hidden states become rows of a table inside 
 x_t and the ids of those rows. By prefix caching each request reads what is new since the last one of its reader.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

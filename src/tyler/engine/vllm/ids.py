@@ -14,8 +14,6 @@ A row that is given out again has another generation, hence another id: what the
 the very latents that the id stood for.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

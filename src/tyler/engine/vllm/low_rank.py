@@ -5,8 +5,6 @@ at once (q, k and v; gate and up); the mask m leaves to each token the columns o
 the same for many adapters and halves the speed of decoding on a CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plugin: decoder classes of vLLM that know operators. The backbone's own weights are loaded as vLLM loads them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """What vLLM is started with: the backbone's folder, our ids and adapters, and what a user hands through."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import fields

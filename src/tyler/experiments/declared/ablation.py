@@ -3,8 +3,6 @@
 # Deviation: (f) shares the head of O_g at inference; the paper does not say whether its shared modules were trained.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from tyler.experiments.averages import accuracy_table, held_against

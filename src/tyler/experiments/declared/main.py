@@ -1,7 +1,5 @@
 """Tables main and qwen25-main: every method on every task and backbone, the average, and the difference to CoT."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from tyler.experiments.averages import accuracy_table, held_against

@@ -5,8 +5,6 @@ last one plus the queries. The trigger has a context of its own, the visible tok
 to the present only when it is asked.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import takewhile

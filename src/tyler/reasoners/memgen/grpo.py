@@ -4,8 +4,6 @@ Weaver: the tokens are sampled and learned, and gradients reach the weaver throu
 anew. Trigger: its decisions are sampled and learned, the weaver is frozen, and nothing else is in the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

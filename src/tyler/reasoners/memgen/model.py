@@ -5,14 +5,12 @@ weaver/  trigger/     LoRAs as ordinary peft adapter folders (trigger only where
 heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its output layer
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -30,13 +28,7 @@ from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.lora import LoraSettings, load_lora, lora_layers, read_adapter, save_lora
-from tyler.modeling.manifest import (
-    DIGESTS,
-    BackboneRecord,
-    check_files,
-    read_manifest,
-    write_manifest,
-)
+from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.tensor_files import read_tensors
@@ -116,17 +108,17 @@ class MemGen(Independent):
         settings: Settings | None = None,
         lora: LoraSettings = PAPER_LORA,
         prompt: Prompt | None = None,
-    ) -> MemGen:
+    ) -> Self:
         """An untrained weaver on a backbone; draws from torch's global generator."""
         settings = settings or Settings()
         weaver = Weaver.start(backbone, settings.operators, lora)
         return cls(backbone, weaver, None, settings, prompt or Prompt.of(backbone.tokenizer))
 
-    def with_engine(self, name: EngineName, **arguments: object) -> MemGen:
+    def with_engine(self, name: EngineName, **arguments: object) -> Self:
         """The same model on another engine, as `Tyler.with_engine`. Raises ValueError where there is a trigger, too."""
         return replace(self, decoder=EngineChoice(name, arguments))
 
-    def with_new_trigger(self, lora: LoraSettings = PAPER_LORA) -> MemGen:
+    def with_new_trigger(self, lora: LoraSettings = PAPER_LORA) -> Self:
         """The same model with an untrained trigger; draws from torch's global generator."""
         return replace(self, trigger=Trigger.start(self.backbone, lora))
 
@@ -138,7 +130,7 @@ class MemGen(Independent):
         backbone: str | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
-    ) -> MemGen:
+    ) -> Self:
         """Load a checkpoint, or the newest one of a run. `backbone` is where its backbone is found, if elsewhere now.
 
         Raises CheckpointError (a ValueError) for a checkpoint that does not fit, naming every missing, extra or

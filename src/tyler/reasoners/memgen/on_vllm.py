@@ -1,7 +1,5 @@
 """A MemGen without a trigger on vLLM: its weaver is a synthesizer whose input is mapped; delimiters call it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tyler.engine.request_state import RequestState

@@ -1,7 +1,5 @@
 """What steps of MemGen's trainings read and train. Without torch, for plans."""
 
-from __future__ import annotations
-
 from tyler.config.schema import Config
 from tyler.reasoners.memgen.settings import MemGenConfig, MemGenGrpoConfig
 from tyler.training.planned import PROMPT, Read, Shape, Step, adapter_size, copies_of, rows_of, undropped

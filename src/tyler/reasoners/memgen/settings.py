@@ -1,7 +1,5 @@
 """The section `memgen` of a config. Without torch."""
 
-from __future__ import annotations
-
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig, TracesConfig
 from tyler.config.sections import Count, LoraConfig, MethodConfig, NonNegative, Weight
 

@@ -1,7 +1,5 @@
 """The weaver learns from traces: cross-entropy of the target tokens around latents at fixed places."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,14 +27,7 @@ from tyler.training.command import (
 )
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.teacher_forcing import (
-    Insertion,
-    Trace,
-    at_the_end,
-    num_positions,
-    synthesize,
-    target_logprobs,
-)
+from tyler.training.teacher_forcing import Insertion, Trace, at_the_end, num_positions, synthesize, target_logprobs
 from tyler.training.traces import load_development, load_traces
 
 

@@ -3,10 +3,8 @@
 The weaver: context embeddings X -> Linear -> [X'; s LayerNorm(Q)] -> LoRA'd decoder -> Linear -> latents.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -73,7 +71,7 @@ class Weaver(SynthesisModel):
             module.to(backbone.device)
 
     @classmethod
-    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Weaver:
+    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Self:
         """A new weaver; draws from torch's global generator."""
         return cls(backbone, operators, add_lora(backbone.model, settings)).eval()
 
@@ -102,7 +100,7 @@ class Trigger(Adapted):
         self.output = nn.Linear(backbone.dim, 2).to(backbone.device)
 
     @classmethod
-    def start(cls, backbone: Backbone, settings: LoraSettings) -> Trigger:
+    def start(cls, backbone: Backbone, settings: LoraSettings) -> Self:
         """A new trigger; draws from torch's global generator."""
         return cls(backbone, add_lora(backbone.model, settings)).eval()
 

@@ -12,15 +12,13 @@ Prompts are joined from ids, so the places of the thoughts are known and never s
 backbone itself unless another is named, so that the comparison is one of methods. The wording of both prompts is ours.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import torch
 from jaxtyping import Float
@@ -49,10 +47,7 @@ from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, pro
 
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
 
-MARKERS = (
-    ("<|box_start|>", "<|box_end|>"),
-    ("<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
-)
+MARKERS = (("<|box_start|>", "<|box_end|>"), ("<|reserved_special_token_0|>", "<|reserved_special_token_1|>"))
 """Pairs of tokens around the thoughts, in the order of preference; a tokenizer without them has its placeholder."""
 
 PLACEHOLDERS = ("<|endoftext|>", "<|end_of_text|>")
@@ -99,7 +94,7 @@ class SoftCot(Independent):
         object.__setattr__(self, "shared_engine", SharedEngine(partial(plain_engine, self.backbone)))
 
     @classmethod
-    def start(cls, backbone: Backbone, assistant: Backbone, prompt: Prompt, wording: Wording) -> SoftCot:
+    def start(cls, backbone: Backbone, assistant: Backbone, prompt: Prompt, wording: Wording) -> Self:
         """A Linear as torch starts it, from the global generator."""
         linear = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
         holders = Placeholders(placeholder(backbone.tokenizer), placeholder(assistant.tokenizer))
@@ -166,7 +161,7 @@ class SoftCot(Independent):
         backbone: str | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
-    ) -> SoftCot:
+    ) -> Self:
         """Load a checkpoint, or the newest one of a run. `backbone` is where its backbone is found, if elsewhere now.
 
         Raises CheckpointError for one that does not fit.

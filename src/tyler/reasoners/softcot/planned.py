@@ -1,7 +1,5 @@
 """What a step of SoftCoT reads and trains. Without torch, for plans."""
 
-from __future__ import annotations
-
 from tyler.config.schema import Config
 from tyler.training.planned import Shape, Step, on_traces
 

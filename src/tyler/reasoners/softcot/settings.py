@@ -1,7 +1,5 @@
 """The section `softcot` of a config. Without torch."""
 
-from __future__ import annotations
-
 from pydantic import field_validator
 
 from tyler.config.loops import TracesConfig

@@ -1,7 +1,5 @@
 """The projection of SoftCoT learns from the traces that SFT learns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Every task extracts its answers here, in training and in evaluation, so that the
 only ever matched against patterns, in time linear in its length, and never evaluated.
 """
 
-from __future__ import annotations
-
 import re
 
 from tyler.tasks.problem import after_thought

@@ -4,8 +4,6 @@ A recursive descent over LaTeX or plain text, in steps and sizes that are bounde
 read: nothing is evaluated as code, and `9^{9^{9}}` has no value, at once. Rational arithmetic is exact.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

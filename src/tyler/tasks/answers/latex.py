@@ -4,8 +4,6 @@ r"""LaTeX as answers write it: one spelling for the many of the same thing, and 
 functions split at the top level, outside of all brackets. Everything takes time linear in the text, or nearly.
 """
 
-from __future__ import annotations
-
 import re
 
 from tyler.tasks.answers.boxed import parted

@@ -28,8 +28,6 @@ The rules, from the cheapest on:
   (`tyler.tasks.answers.symbolic`).
 """
 
-from __future__ import annotations
-
 import re
 import time
 import unicodedata

@@ -1,15 +1,10 @@
 """The program of a completion: the asked function with the helpers it needs. Text is only matched, never compiled."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from itertools import takewhile
 
-_FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<marks>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n`]*$",
-    re.MULTILINE,
-)
+_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<marks>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n`]*$", re.MULTILINE)
 _PYTHON = ("python", "python3", "py")
 _START = re.compile(r"(?:import \w|from \S+ import\b|(?:async )?def \w|class \w[^\n]*:|@\w)")
 _HELPER = re.compile(rf"{_START.pattern}|[A-Z_][A-Z0-9_]* *(?::[^=]*)?=(?!=)")

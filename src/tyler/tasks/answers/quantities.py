@@ -12,8 +12,6 @@ be a product of letters, so that outside of `\text{}` only units that everyone k
 `5 apples`): `split_unit`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from fractions import Fraction

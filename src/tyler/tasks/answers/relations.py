@@ -1,7 +1,5 @@
 r"""Relations of a tidied answer: names, equations, inequalities, and the tuples and intervals they stand for."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ once, answers one question at a time and keeps the deadline; here its processes 
 one thread at a time, replaced when they break, and ended with this process.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -143,12 +141,7 @@ os.register_at_fork(after_in_child=_start_anew)
 
 
 def equal(
-    answer: str,
-    gold: str,
-    deadline: float,
-    *,
-    relation: Relation = "equal",
-    waited: Waited = lambda seconds: None,
+    answer: str, gold: str, deadline: float, *, relation: Relation = "equal", waited: Waited = lambda seconds: None
 ) -> bool:
     """Whether two LaTeX expressions without `$` have the same value; False too where one cannot be read.
 

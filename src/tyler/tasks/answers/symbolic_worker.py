@@ -10,8 +10,6 @@ comparison rounds (1/2004! = 1/2006!) and reads equations, sets and tuples loose
 rational points: two are the same where their difference shows no certain digit, however small it is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

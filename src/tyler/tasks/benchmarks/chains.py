@@ -3,8 +3,6 @@ r"""Chains of arithmetic without end: many equations a text, for a model that ha
 "Start with 48. Subtract 19. Multiply by 3. What is the result?"
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from fractions import Fraction
@@ -68,9 +66,5 @@ def _problem(name: str, steps: Sequence[Step]) -> Problem:
 
 
 TASK = Generated(
-    name="chains",
-    title="Chains of arithmetic",
-    sources={"train": None},
-    load=problems,
-    **mathematical(equal),
+    name="chains", title="Chains of arithmetic", sources={"train": None}, load=problems, **mathematical(equal)
 )

@@ -5,8 +5,6 @@ The authors ask that no example be shown in plain text, so none is shown here, a
 `Subdomain`, `High-level domain`, `Record ID`. The data is gated: accept its terms on the Hub, then log in.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from itertools import permutations

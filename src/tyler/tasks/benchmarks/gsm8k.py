@@ -6,8 +6,6 @@ A line as published:
      "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nNatalia sold 48+24 = <<48+24=72>>72 ...\n#### 72"}
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -14,8 +14,6 @@ too many processes or too much memory; `unparsable` does not compile; `no_box` h
 closed; `timeout` is past the deadline.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

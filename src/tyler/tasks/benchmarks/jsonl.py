@@ -11,8 +11,6 @@ Rows of chats are read too: `messages` with one question of a user and the assis
 the last box of what the assistant says; where there is neither, the row can be learned from, and not graded.
 """
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 
@@ -122,10 +120,4 @@ def _contradicts(answer: str, gold: str) -> bool:
         return False
 
 
-TASK = Task(
-    name="jsonl",
-    title="your own problems",
-    sources={},
-    problem=problem,
-    **mathematical(equal),
-)
+TASK = Task(name="jsonl", title="your own problems", sources={}, problem=problem, **mathematical(equal))

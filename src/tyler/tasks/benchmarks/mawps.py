@@ -13,8 +13,6 @@ templates (`word_problems.alike`, directly or over others) were made groups, and
 drawn until 500 and 300 were held out, so that no template is in two splits.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Sequence

@@ -13,8 +13,6 @@ word repeats (`the three pizzas`). Which of two numbers is greater stays, so tha
 wholes.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`mini`: problems drawn from the generated world of `tyler.tasks.mini`."""
 
-from __future__ import annotations
-
 from tyler.tasks.mini import SPLITS, equal, load
 from tyler.tasks.task import Generated, boxed
 

@@ -9,8 +9,6 @@ A row as published, shortened; a generation is a long thought and then the solut
      "is_reasoning_complete": [true], "correctness_math_verify": [true]}
 """
 
-from __future__ import annotations
-
 from tyler.tasks.benchmarks.jsonl import boxed_solution, equal
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, after_thought

@@ -8,8 +8,6 @@ A row as published:
      "Type": "Subtraction"}
 """
 
-from __future__ import annotations
-
 import re
 
 from tyler.tasks.benchmarks.gsm8k import equal

@@ -18,8 +18,6 @@ How answers compare (`GradeOptions.mode`):
   that is whole (`4600.0`) is met exactly; an integer is exact; lists are in order.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """`mini`: a generated world of small, verifiable reasoning problems."""
 
-from __future__ import annotations
-
 from tyler.tasks.mini.world import FAMILIES, SPLITS, corpus, equal, load
 
 __all__ = ["FAMILIES", "SPLITS", "corpus", "equal", "load"]

@@ -4,8 +4,6 @@ target, and the other habits the backbone has seen. The words of the families ar
 Whatever is drawn is drawn in this order, on which every published number depends.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A problem's split is decided by a hash of its text, so no seed and no amount of 
 problem into the corpus.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -4,8 +4,6 @@ A process of root is exempt from the kernel's limit on processes, whatever bubbl
 root starts it, the sandbox gets a second, unprivileged user, and the worker becomes that user first.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

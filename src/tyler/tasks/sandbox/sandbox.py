@@ -4,8 +4,6 @@
 `tyler.tasks.sandbox.bubblewrap`, what happens inside in `tyler.tasks.sandbox.worker`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -6,8 +6,6 @@ machine's own calling convention (32-bit, x32) ends the process, as its numbers 
 Sources: seccomp(2), seccomp_rule_add(3), linux/keyctl.h, linux/sched.h, asm-generic/ioctls.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import functools

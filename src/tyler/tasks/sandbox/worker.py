@@ -7,8 +7,6 @@ it return an object that equals everything. The judge writes the token to the pi
 be traced or read by the program.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json
