@@ -99,6 +99,13 @@ def test_records_keep_the_order_of_the_problems_and_everything_to_recount() -> N
     assert [one.finish_reason for one in report.records] == ["eos", "eos", "eos", "length", "eos"]
 
 
+def test_times_are_kept_to_three_digits(tmp_path: Path) -> None:
+    kept = Answer.to(PROBLEMS[0], text="", seconds=12.3456, synthesis_seconds=0.00123456)
+    assert (kept.seconds, kept.synthesis_seconds, kept.engine_seconds) == (12.3, 0.00123, None)
+    with AnswerStore(tmp_path, SETTINGS) as store:
+        assert all(len(str(one.elapsed).strip("0.")) <= 4 for one in evaluate(Scripted(), PROBLEMS, store=store).records)
+
+
 def test_nothing_to_evaluate_is_refused() -> None:
     with pytest.raises(ValueError, match="the set of problems is empty"):
         evaluate(Scripted(), [])

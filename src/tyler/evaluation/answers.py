@@ -18,6 +18,13 @@ Key = tuple[str, str, int]
 FAILED = "failed"
 """Begins the finish reason of an answer that a server refused to give; it counts as wrong."""
 
+TIMES = ("seconds", "synthesis_seconds", "engine_seconds")
+
+
+def three_digits(seconds: float) -> float:
+    """A time as it is kept: to half a per cent, for more digits would take more room than the text of an answer."""
+    return float(f"{seconds:.3g}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -75,7 +82,8 @@ class Answer:
     def to(cls, problem: Problem, **columns: Any) -> Answer:
         """An answer to a problem, with the other columns that are known of it."""
         of_problem = {name: getattr(problem, name) for name in ("task", "id", "sample", "family", "level", "prompt")}
-        return cls(**of_problem, gold=problem.answer, **columns)
+        times = {name: three_digits(columns[name]) for name in TIMES if columns.get(name) is not None}
+        return cls(**of_problem, gold=problem.answer, **columns | times)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Answer:

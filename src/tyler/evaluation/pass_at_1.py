@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tyler.engine.request import PromptTooLong
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.answers import Answer
+from tyler.evaluation.answers import Answer, three_digits
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import GRADERS, AnswerStore, verdict_on
 from tyler.reasoners.reasoner import Reasoner
@@ -109,7 +109,7 @@ def collect(
                 progress.advance(note=f"{sum(graded.correct for graded in done.values())}/{len(done)} correct")
 
         def keep(answer: Answer) -> None:
-            answer = replace(answer, elapsed=time.perf_counter() - started)
+            answer = replace(answer, elapsed=three_digits(time.perf_counter() - started))
             if store is not None:
                 answer = replace(answer, session=store.session, rank=store.rank)
                 store.add_answer(answer)
