@@ -103,7 +103,9 @@ def test_times_are_kept_to_three_digits(tmp_path: Path) -> None:
     kept = Answer.to(PROBLEMS[0], text="", seconds=12.3456, synthesis_seconds=0.00123456)
     assert (kept.seconds, kept.synthesis_seconds, kept.engine_seconds) == (12.3, 0.00123, None)
     with AnswerStore(tmp_path, SETTINGS) as store:
-        assert all(len(str(one.elapsed).strip("0.")) <= 4 for one in evaluate(Scripted(), PROBLEMS, store=store).records)
+        assert all(
+            len(str(one.elapsed).strip("0.")) <= 4 for one in evaluate(Scripted(), PROBLEMS, store=store).records
+        )
 
 
 def test_nothing_to_evaluate_is_refused() -> None:

@@ -66,6 +66,16 @@ def test_a_command_starts_torch_with_the_threads_that_fit_and_they_sleep_while_t
     assert started(fit + SHOW, OMP_NUM_THREADS="3", OMP_WAIT_POLICY="ACTIVE") == ["ACTIVE", "3"]
 
 
+@linux
+@pytest.mark.parametrize("busy, expected", [((1, 0), "2"), ((1, 1), "1"), ((0,), "2")])
+def test_who_was_busy_only_before_a_command_takes_no_thread_from_it(busy: tuple[int, ...], expected: str) -> None:
+    code = (
+        "import tyler; from tyler.runs import threads; threads.cores = lambda: 2; "
+        f"seen = iter({busy}); threads.CoreUse.busy_until = lambda *_: next(seen); threads.fit(); "
+    )
+    assert started(code + SHOW) == ["PASSIVE", expected]
+
+
 def test_a_resumed_run_has_the_threads_of_its_first_start_unless_the_user_chose(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

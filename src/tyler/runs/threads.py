@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "OMP_NUM_THREADS"
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
+SECOND_LOOK = 0.2
+"""Seconds: what a program that ends used just before a command must not cost that command a thread to its end."""
 
 
 def cores() -> int:
@@ -68,8 +70,13 @@ def fit() -> None:
     now = CoreUse.now()
     if VARIABLE in os.environ or "torch" in sys.modules or _at_start is None or now is None:
         return
-    _chosen.append(threads_beside(_at_start.busy_until(now)))
-    os.environ[VARIABLE] = str(_chosen[-1])
+    threads = threads_beside(_at_start.busy_until(now))
+    if threads < cores():
+        time.sleep(SECOND_LOOK)
+        later = CoreUse.now()
+        threads = max(threads, threads_beside(now.busy_until(later or now)))
+    _chosen.append(threads)
+    os.environ[VARIABLE] = str(threads)
 
 
 def threads_beside(busy: float) -> int:
