@@ -69,8 +69,8 @@ def holds(annotation: Any) -> str:
 
 def operator_rows() -> list[str]:
     shown = json.dumps([[each.name, each.num_latents, each.boundary] for each in Config().operators])
-    kinds = {"str": "text", "int": "integer, ≥ 1"}
-    rows = [row(f"operators[].{key.name}", kinds[str(key.type)], "", OPERATOR[key.name]) for key in fields(Operator)]
+    kinds: dict[Any, str] = {str: "text", int: "integer, ≥ 1"}
+    rows = [row(f"operators[].{key.name}", kinds[key.type], "", OPERATOR[key.name]) for key in fields(Operator)]
     return [*rows, row("operators", "at least one", f"`{shown}`", "The paper's O_g, O_s and O_p.")]
 
 

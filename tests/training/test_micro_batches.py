@@ -32,6 +32,12 @@ def test_micro_batches_begin_with_the_longest_and_have_each_row_once() -> None:
     assert parts == [[6, 1, 5], [3, 2, 4], [0]]
 
 
+def test_behind_the_longest_come_the_others_of_its_group() -> None:
+    lengths, groups = [5, 90, 7, 80, 6, 85, 100], ["a", "b", "a", "c", "c", "b", "a"]
+    assert MicroBatches(2).split(lengths, groups) == [[6, 2], [0, 1], [5, 3], [4]]
+    assert MicroBatches(7).split(lengths, groups) == [[0, 1, 2, 3, 4, 5, 6]]
+
+
 def test_a_batch_that_fits_at_once_keeps_its_order() -> None:
     for rule in (MicroBatches(3), MicroBatches(), MicroBatches(positions=63)):
         assert rule.split([20, 21, 20]) == [[0, 1, 2]]

@@ -1,6 +1,8 @@
 """Replayed log-probabilities are the sampled ones, through the view that is trained."""
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from tyler.engine.routing import AtBoundaries, Forced, Learned, Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
+from tyler.modeling.lora import LoraSettings
+from tyler.training.packing import PackedReader
 from tyler.training.replay import padded, replay_logprobs
 
 TOLERANCE = 5e-5  # float32 over 0.6: 3e-6 with AVX-512, 1.1e-5 with AVX2 alone
@@ -78,6 +82,50 @@ def test_under_a_fixed_router_the_drawn_tokens_replay_and_the_placed_operators_a
         assert not (placed & torch.tensor(trajectory.drawn())).any()
         assert not logprobs[: len(placed)][placed].any()
         assert placed.sum() == trajectory.num_invocations
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_prompt_that_answers_share_is_read_once_and_changes_nothing(
+    family: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.build(family, tiny.SEEDS[family], psi_scale=0.8)
+    model.policy.add_lora(LoraSettings(rank=4, alpha=8))
+    eta = [one for name, one in model.policy.named_parameters() if "lora_" in name]
+    for parameter in eta:
+        torch.nn.init.normal_(parameter, std=0.05)
+    answers = sample(model, 1.0)
+    prompt = tiny.ids(max(tiny.PROMPTS, key=len))
+    (undrawn,) = model.engine(slots=1).run([Request(prompt, Forced({0: ("state",)}), max_new_tokens=1)])
+    assert not any(undrawn.drawn()), "it is read up to its first position alone, and is the last to have its prompt"
+    answers = [*answers[::2], *answers[1::2], undrawn]
+    read, positions = PackedReader.read, []
+
+    def counting(reader: PackedReader, chunks: Sequence[torch.Tensor], **settings: Any) -> list[torch.Tensor]:
+        positions.append(sum(map(len, chunks)))
+        return read(reader, chunks, **settings)
+
+    def replayed(parts: Sequence[list[Trajectory]]) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+        positions.clear()
+        of = model.backbone, model.policy.decoder, model.policy.psi
+        found = [replay_logprobs(*of, part, recompute=recompute)[0] for part in parts]
+        pairs = [
+            (row, one.drawn())
+            for rows, part in zip(found, parts, strict=True)
+            for row, one in zip(rows, part, strict=True)
+        ]
+        flat = torch.cat([row[: len(drawn)][torch.tensor(drawn)] for row, drawn in pairs])
+        return flat.detach(), list(torch.autograd.grad(flat.square().sum(), eta)), sum(positions)
+
+    monkeypatch.setattr(PackedReader, "read", counting)
+    replay_logprobs(model.backbone, model.policy.decoder, model.policy.psi, answers, share_prompts=False)
+    assert len(positions) == 1, "processes that share layers read them equally often"
+    together, slopes, fewer = replayed([answers])
+    alone, expected, more = replayed([[one] for one in answers])
+    assert more - fewer == 1 + sum(len(tiny.ids(text)) - 1 for text in tiny.PROMPTS)
+    assert (together - alone).abs().max() < 1e-5
+    for slope, other in zip(slopes, expected, strict=True):
+        assert (slope - other).abs().max() < 1e-4 * max(1.0, float(other.abs().max()))
 
 
 def test_the_stored_latents_are_what_is_replayed() -> None:

@@ -285,7 +285,8 @@ def test_the_loss_and_its_gradients_are_the_papers_sums(family: str, variant: st
         ({"micro_batch_size": 4}, 0),
         ({"micro_batch_size": 5}, 0),
         ({"micro_batch_tokens": 150}, 0),
-        ({"micro_batch_size": 2, "gradient_checkpointing": True}, 6),
+        # four of the six have two answers to one prompt, which is read before them
+        ({"micro_batch_size": 2, "gradient_checkpointing": True}, 6 + 4),
     ],
 )
 def test_micro_batches_and_gradient_checkpointing_have_the_gradient_and_the_terms_of_the_whole_batch(

@@ -264,7 +264,8 @@ class GrpoTrainer(Trainer):
         if first:
             rollout.start, rollout.reference = actions.logprobs.clone(), actions.logprobs.clone()
         totals: dict[str, float] = {}
-        for places in MicroBatches.of(self.loop, self.backbone).split(rollout.lengths):
+        prompts = [tuple(one.prompt_ids) for one in rollout.trajectories]  # what answers share is read once
+        for places in MicroBatches.of(self.loop, self.backbone).split(rollout.lengths, prompts):
             counts = bool(weights.mask[places].any())
             if any(distributed.gather(counts)) if self.in_step else counts:
                 terms = self.part_terms(rollout, places, actions, weights, advantages, first)

@@ -6,7 +6,7 @@ lengths. Nothing here imports torch: `tyler plan` counts by the same rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,16 +52,19 @@ class MicroBatches:
         """This rule, and where it sets no limit at most `rows` rows at once."""
         return MicroBatches(rows) if self.rows is None and self.positions is None else self
 
-    def split(self, lengths: Sequence[int]) -> list[list[int]]:
+    def split(self, lengths: Sequence[int], groups: Sequence[Hashable] | None = None) -> list[list[int]]:
         """The places of a batch's rows by micro-batch, each row once, from their lengths.
 
-        The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order, and
-        a row that is longer than `positions` is read alone.
+        The longest come first, so that what does not fit fails at once, and behind each the others of its group. A
+        batch that fits at once keeps its order, and a row that is longer than `positions` is read alone.
         """
         places = list(range(len(lengths)))
         if not places or self._fits(lengths):
             return [places] if places else []
         places.sort(key=lambda place: -lengths[place])
+        if groups is not None:
+            turns = {group: turn for turn, group in reversed(list(enumerate(groups[place] for place in places)))}
+            places.sort(key=lambda place: turns[groups[place]])
         parts: list[list[int]] = []
         for place in places:
             if parts and self._fits([lengths[one] for one in (*parts[-1], place)]):

@@ -6,6 +6,8 @@ a word; here the states of earlier chunks go into a layer as arguments and those
 so that computing it again changes nothing. Random states are put back, so LoRA dropout drops the same.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import cast
@@ -28,6 +30,13 @@ class PackedReader:
         """Positions of each row that later chunks see."""
         self.past: list[list[list[Tensor]]] = [[[] for _ in range(rows)] for _ in layers_of(decoder)]
         """keys, values, keys, values, ... of every chunk of each row, by layer: [1, heads, seq, head_dim]."""
+
+    def branched(self, origins: Sequence[int]) -> PackedReader:
+        """A reader of rows that go on from rows of this one, `origins`, of which several may be the same."""
+        reader = PackedReader(self.decoder, len(origins), recompute=self.recompute)
+        reader.kept = [self.kept[origin] for origin in origins]
+        reader.past = [[list(rows[origin]) for origin in origins] for rows in self.past]
+        return reader
 
     def read(
         self, chunks: Sequence[Float[Tensor, "seq dim"]], forget: Sequence[int] | None = None

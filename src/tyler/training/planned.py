@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tyler.config.loops import OptimizationConfig, TracesConfig
@@ -206,13 +207,19 @@ def stage1(shape: Shape, config: Config, section: str) -> Step:
 
 
 def stage2(shape: Shape, config: Config, section: str) -> Step:
-    """After its rollout: one read of finished answers, in which LoRA drops nothing."""
+    """After its rollout: one read of finished answers behind the prompts of their groups, in which LoRA drops nothing.
+
+    A group has its prompt once; of the rows in a micro-batch the first and the last group may have a part.
+    """
     loop, counts = config.stage2, count_parameters(shape, config.lora, config.operators)
     context = answer_length(config)
-    read = Read(rows_of(config, section, context), context, context, masked=False)
-    decisions = read.rows * loop.max_new_tokens
+    rows = rows_of(config, section, context)
+    groups = min(loop.batch_size, 1 + ceil((rows - 1) / config.grpo.group_size))
+    prompts = Read(groups, PROMPT, PROMPT, masked=False, chunks=2)
+    answers = Read(rows, context - PROMPT, context, chunks=2)
     lora, recompute = undropped(config.lora), loop.gradient_checkpointing
-    return Step(((read, lora),), decisions, counts.stage2, recompute, counts.stage1, folded=True)
+    reads = (prompts, lora), (answers, lora)
+    return Step(reads, rows * loop.max_new_tokens, counts.stage2, recompute, counts.stage1, folded=True)
 
 
 def grpo(shape: Shape, config: Config, section: str) -> Step:

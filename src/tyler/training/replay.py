@@ -1,6 +1,7 @@
 """log p(a_t | x_t) of finished trajectories: the stored latents are replayed, so the synthesizer never runs."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
 import torch
@@ -12,7 +13,9 @@ from transformers import PreTrainedModel
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.training.objectives import chosen_logprobs
-from tyler.training.packing import read_packed
+from tyler.training.packing import PackedReader
+
+Ids = tuple[int, ...]
 
 
 def replay_context(
@@ -48,18 +51,21 @@ def replay_logprobs(
     trajectories: Sequence[Trajectory],
     *,
     recompute: bool = False,
+    share_prompts: bool = True,
 ) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"]]:
     """log p of every drawn action under the rollout's masks and temperature, and the entropy; 0 elsewhere.
 
-    One causal pass of `decoder`, without padding, for trajectories that were sampled at one temperature.
+    Trajectories were sampled at one temperature. `decoder` reads them without padding, and a prompt that several of
+    them begin with once; without `share_prompts` each by itself, all in one pass.
     """
     drawn = [torch.tensor(one.drawn(), dtype=torch.bool) for one in trajectories]
     contexts, decided = contexts_of(backbone, trajectories)
     chosen_at = [places[each] for places, each in zip(decided, drawn, strict=True)]
     ends = [int(places.max()) + 1 if len(places) else 1 for places in chosen_at]
-    rows = [context[:end] for context, end in zip(contexts, ends, strict=True)]
-    hidden = read_packed(decoder, rows, recompute=recompute)
-    states = torch.cat([states[places] for states, places in zip(hidden, chosen_at, strict=True)])
+    prompts = [tuple(one.prompt_ids) for one in trajectories]
+    shared = prompts_shared(prompts) if share_prompts else dict.fromkeys(prompts, 0)
+    hidden, starts = read_behind(decoder, prompts, shared, contexts, ends, recompute=recompute)
+    states = torch.cat([read[places - start] for read, places, start in zip(hidden, chosen_at, starts, strict=True)])
     taken = [action for one in trajectories for action in compress(one.actions, one.drawn())]
     allowed = torch.cat([one.allowed()[each] for one, each in zip(trajectories, drawn, strict=True)])
     device, scale = backbone.device, trajectories[0].sampling.scale
@@ -68,6 +74,32 @@ def replay_logprobs(
     mask = pad_sequence(drawn, batch_first=True).to(device)
     empty = torch.zeros(mask.shape, device=device)
     return empty.masked_scatter(mask, chosen.logprobs), empty.masked_scatter(mask, chosen.entropy)
+
+
+def prompts_shared(prompts: Sequence[Ids]) -> dict[Ids, int]:
+    """Of each prompt, how many positions are read once for all answers to it: all but the last, where there are more
+    than one."""
+    return {prompt: len(prompt) - 1 if count > 1 else 0 for prompt, count in Counter(prompts).items()}
+
+
+def read_behind(
+    decoder: PreTrainedModel,
+    prompts: Sequence[Ids],
+    shared: Mapping[Ids, int],
+    contexts: Sequence[Float[Tensor, "seq dim"]],
+    ends: Sequence[int],
+    *,
+    recompute: bool = False,
+) -> tuple[list[Float[Tensor, "seq dim"]], list[int]]:
+    """The last hidden states of each context behind the `shared` positions of its prompt, up to its end; and where they
+    begin."""
+    reader = PackedReader(decoder, len(shared), recompute=recompute)
+    if any(shared.values()):
+        beginnings = dict(zip(prompts, contexts, strict=True))
+        reader.read([beginnings[prompt][:end] for prompt, end in shared.items()])
+    numbers, starts = list(shared), [shared[prompt] for prompt in prompts]
+    chunks = [context[start:end] for context, start, end in zip(contexts, starts, ends, strict=True)]
+    return reader.branched([numbers.index(prompt) for prompt in prompts]).read(chunks), starts
 
 
 def padded(rows: Sequence[Sequence[float]], device: torch.device) -> tuple[Tensor, Tensor]:

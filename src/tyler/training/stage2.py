@@ -153,7 +153,8 @@ class Stage2Trainer(GrpoTrainer):
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
         policy, recompute = self.model.policy, self.loop.gradient_checkpointing
         answers = [rollout.trajectories[place] for place in places]
-        return replay_logprobs(self.backbone, policy.decoder, policy.psi, answers, recompute=recompute)
+        of = self.backbone, policy.decoder, policy.psi, answers
+        return replay_logprobs(*of, recompute=recompute, share_prompts=not self.in_step)
 
     @torch.no_grad()
     def reference(self, rollout: Rollout, places: list[int]) -> Float[Tensor, "rows actions"] | None:
@@ -161,7 +162,8 @@ class Stage2Trainer(GrpoTrainer):
         if self.config.grpo.kl_weight == 0:
             return None
         answers = [rollout.trajectories[place] for place in places]
-        return replay_logprobs(self.backbone, self.model.policy.reference_decoder, self.reference_psi, answers)[0]
+        of = self.backbone, self.model.policy.reference_decoder, self.reference_psi, answers
+        return replay_logprobs(*of, share_prompts=not self.in_step)[0]
 
     def describe(self, rollout: Rollout) -> dict[str, float]:
         over = [one.num_invocations > self.config.grpo.budget for one in rollout.trajectories]
