@@ -30,6 +30,11 @@ def test_a_plain_backbone_is_one_and_a_missing_model_is_said_to_be_missing(capsy
     assert "runs/nowhere/x" in capsys.readouterr().err
 
 
+def test_a_preset_is_not_taken_for_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["info", "qwen3-4b"]) == 2
+    assert "qwen3-4b is a preset of settings, not a model; `tyler config qwen3-4b`" in capsys.readouterr().err
+
+
 def test_a_checkpoint_is_described_without_its_backbone(tmp_path: Path) -> None:
     manifest = {"backbone": {"id": "gone", "fingerprint": "f", "dtype": "float32"}, "stage": "stage1"}
     (tmp_path / "tyler.json").write_text(json.dumps(manifest))

@@ -15,6 +15,7 @@ from tyler.config.sections import LoraConfig
 from tyler.modeling import checkpoint
 from tyler.modeling.architectures import settings_of, shipped
 from tyler.modeling.hub import HUB_ID, checkpoint_on_hub, with_revision
+from tyler.modeling.locations import check_location
 from tyler.modeling.manifest import read_object
 from tyler.reasoners.registry import kind_of
 from tyler.reasoners.table import find_method
@@ -78,6 +79,7 @@ def backbone_facts(id: str, revision: str | None = None) -> dict[str, Any]:
     try:
         settings = settings_of(id)
     except ValueError:
+        check_location(id)
         if Path(id).exists() or not HUB_ID.fullmatch(id):
             raise
         settings = settings_of(str(Path(hf_hub_download(id, CONFIG_NAME, revision=revision)).parent))
