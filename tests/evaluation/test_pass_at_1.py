@@ -187,6 +187,13 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     AnswerStore(tmp_path, SETTINGS).close()
 
 
+def test_of_nested_settings_only_what_differs_is_said(tmp_path: Path) -> None:
+    versions = {"torch": "2.13", "numpy": "2.4"}
+    AnswerStore(tmp_path, {"versions": versions}).close()
+    with pytest.raises(RunError, match=r"other settings: versions.torch was '2.13', is '2.14'; choose"):
+        AnswerStore(tmp_path, {"versions": versions | {"torch": "2.14"}})
+
+
 def test_shares_of_several_processes_become_one_file_in_order(tmp_path: Path) -> None:
     stores = [AnswerStore(tmp_path, SETTINGS, rank=rank) for rank in range(2)]
     for rank, store in enumerate(stores):

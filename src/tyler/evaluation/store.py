@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
+from tyler.config.files import flatten
 from tyler.evaluation import parquet
 from tyler.evaluation.answers import FAILED, VERDICT, Answer, Key, Record, digest
 from tyler.evaluation.line_files import LineFile
@@ -318,9 +319,9 @@ def check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> N
     """Write the settings of an evaluation, or raise RunError where others are there."""
     wanted = json.loads(json.dumps(settings))
     if path.exists():
-        there = json.loads(path.read_text(encoding="utf-8"))
-        if differing := sorted(key for key in {*there, *wanted} if there.get(key) != wanted.get(key)):
-            changes = "; ".join(f"{key} was {there.get(key)!r}, is {wanted.get(key)!r}" for key in differing)
+        there, asked = flatten(json.loads(path.read_text(encoding="utf-8"))), flatten(wanted)
+        if differing := sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key)):
+            changes = "; ".join(f"{key} was {there.get(key)!r}, is {asked.get(key)!r}" for key in differing)
             raise RunError(
                 f"{path.parent} holds an evaluation under other settings: {changes}; "
                 "choose another directory (--output) or remove this one"
