@@ -319,9 +319,9 @@ def check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> N
     """Write the settings of an evaluation, or raise RunError where others are there."""
     wanted = json.loads(json.dumps(settings))
     if path.exists():
-        there, asked = flatten(json.loads(path.read_text(encoding="utf-8"))), flatten(wanted)
-        if differing := sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key)):
-            changes = "; ".join(f"{key} was {there.get(key)!r}, is {asked.get(key)!r}" for key in differing)
+        there, given = flatten(json.loads(path.read_text(encoding="utf-8"))), flatten(wanted)
+        if differing := sorted(key for key in {*there, *given} if there.get(key) != given.get(key)):
+            changes = "; ".join(f"{key} was {there.get(key)!r}, is {given.get(key)!r}" for key in differing)
             raise RunError(
                 f"{path.parent} holds an evaluation under other settings: {changes}; "
                 "choose another directory (--output) or remove this one"
