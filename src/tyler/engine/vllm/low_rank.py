@@ -36,7 +36,7 @@ class LowRank(nn.Module):
         by_reader = linear(x, self.a).unflatten(-1, (2, -1)) * self.readers[: x.shape[0], :, None]
         if isinstance(self, RowParallelLinear) and self.tp_size > 1:
             return out + tensor_model_parallel_all_reduce(linear(by_reader.flatten(-2), self.b)), bias
-        return torch.addmm(out, by_reader.flatten(-2), self.b.T), bias
+        return out.addmm_(by_reader.flatten(-2), self.b.T), bias
 
 
 def adapt(model: nn.Module, targets: Sequence[str], rank: int, readers: Tensor) -> None:
