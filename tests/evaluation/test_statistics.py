@@ -226,7 +226,7 @@ def test_samples_differ_are_reproducible_and_survive_a_kill(place: Path) -> None
 
 def test_sampling_is_a_setting(place: Path) -> None:
     run(place, "greedy")
-    with pytest.raises(ValueError, match="sampling.temperature was 0.0, is 0.5"):
+    with pytest.raises(ValueError, match=r"sampling.temperature was 0.0, is 0.5"):
         run(place, "greedy", temperature=0.5)
     for wrong, message in (({"samples": 2}, "greedy answers would all be the same"), ({"samples": 0}, "at least 1")):
         with pytest.raises(ValueError, match=message):
