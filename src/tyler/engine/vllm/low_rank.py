@@ -1,6 +1,6 @@
 """Both adapters as a path beside a frozen linear map of vLLM: out = W x + B (m * A x).
 
-The columns of A are those of the policy's eta and of the synthesizer's phi by turns, for each map that vLLM multiplies
+The columns of A are those of the policy's eta, then those of the synthesizer's phi, for each map that vLLM multiplies
 at once (q, k and v; gate and up); the mask m leaves to each token the columns of its own reader. vLLM's own LoRA does
 the same for many adapters and halves the speed of decoding on a CPU.
 """
@@ -21,23 +21,22 @@ PARTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "gate_up_proj": {"gate_proj": (0,), "up_proj": (1,)},
 }
 """Maps of the backbone that vLLM multiplies at once, and what its loaders call each of them."""
-MOST_MAPS = max(map(len, PARTS.values()))
 
 
 class LowRank(nn.Module):
     """Mixed into the class of a linear map that adapters reach."""
 
     maps: tuple[str, ...]
-    a: Tensor  # [maps x rank x 2, in]
-    b: Tensor  # [out, maps x rank x 2]
-    readers: Tensor  # m: [most tokens of a batch, at least maps x rank x 2]; one for all layers
+    a: Tensor  # [2 x maps x rank, in]
+    b: Tensor  # [out, 2 x maps x rank]
+    readers: Tensor  # [most tokens of a batch, 2]; one for all layers
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         out, bias = super().forward(x)
-        by_reader = linear(x, self.a).mul_(self.readers[: x.shape[0], : self.a.shape[0]])
+        by_reader = linear(x, self.a).unflatten(-1, (2, -1)) * self.readers[: x.shape[0], :, None]
         if isinstance(self, RowParallelLinear) and self.tp_size > 1:
-            return out + tensor_model_parallel_all_reduce(linear(by_reader, self.b)), bias
-        return out.addmm_(by_reader, self.b.T), bias
+            return out + tensor_model_parallel_all_reduce(linear(by_reader.flatten(-2), self.b)), bias
+        return out.addmm_(by_reader.flatten(-2), self.b.T), bias
 
 
 def adapt(model: nn.Module, targets: Sequence[str], rank: int, readers: Tensor) -> None:
@@ -49,7 +48,7 @@ def adapt(model: nn.Module, targets: Sequence[str], rank: int, readers: Tensor) 
         maps = tuple(one for one in parts_of(name) if one in targets)
         if maps and isinstance(module, LinearBase):
             module.__class__ = type(f"LowRank{type(module).__name__}", (LowRank, type(module)), {})
-            module.maps, module.readers, columns = maps, readers, len(maps) * rank * 2
+            module.maps, module.readers, columns = maps, readers, 2 * len(maps) * rank
             inputs = getattr(module, "input_size_per_partition", module.input_size)
             for buffer, shape in (("a", (columns, inputs)), ("b", (sum(module.output_partition_sizes), columns))):
                 module.register_buffer(buffer, torch.zeros(shape, dtype=readers.dtype), persistent=False)
@@ -63,13 +62,12 @@ def load_adapter(model: nn.Module, reader: int, adapter: Adapter) -> None:
             continue
         rank = len(module.a) // (2 * len(module.maps))
         for place, one in enumerate(module.maps):
-            a_of, b_of = (every[place * rank * 2 + reader :: 2][:rank] for every in (module.a, module.b.T))
-            a_of.zero_()
-            b_of.zero_()
+            start = (reader * len(module.maps) + place) * rank
+            module.a[start : start + rank], module.b[:, start : start + rank] = 0, 0
             if (tensors := adapter.get(f"{name.rpartition('.')[0]}.{one}")) is None:
                 continue
             a, b = tensors
-            own_a, own_b = a_of[: len(a)], b_of[: len(a)].T
+            own_a, own_b = module.a[start : start + len(a)], module.b[:, start : start + len(a)]
             if isinstance(module, RowParallelLinear):
                 load_part(module, own_a, a, "input_dim", 1)
                 own_b.copy_(b)

@@ -14,7 +14,7 @@ from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
 from tyler.engine.sampling import NEVER
 from tyler.engine.vllm.decisions import TURN
 from tyler.engine.vllm.ids import Ids
-from tyler.engine.vllm.low_rank import MOST_MAPS, adapt, load_adapter
+from tyler.engine.vllm.low_rank import adapt, load_adapter
 from tyler.modeling.additions import Additions
 
 
@@ -105,8 +105,7 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
             super().__init__(vllm_config=with_vocabulary(vllm_config, ids.vocab_size), prefix=prefix)
             dtype, positions = vllm_config.model_config.dtype, vllm_config.scheduler_config.max_num_batched_tokens
             self.latents = Latents(ids, self.config.hidden_size, dtype, settings["maps_input"])
-            columns = MOST_MAPS * settings["rank"] * 2
-            self.register_buffer("readers", torch.zeros(positions, columns, dtype=dtype), persistent=False)
+            self.register_buffer("readers", torch.zeros(positions, 2, dtype=dtype), persistent=False)
             adapt(self.model, settings["targets"], settings["rank"], self.readers)
             self.told = settings
 
@@ -115,8 +114,7 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
 
         def forward(self, input_ids: Tensor, positions: Tensor, *_: object, **__: object) -> Tensor:
             synthesizer = input_ids >= self.latents.ids.shift
-            both = torch.stack([~synthesizer, synthesizer], dim=-1)
-            self.readers[: len(input_ids)] = both.repeat(1, self.readers.shape[1] // 2)
+            self.readers[: len(input_ids)] = torch.stack([~synthesizer, synthesizer], dim=-1)
             hidden = super().forward(None, positions, None, self.embed_input_ids(input_ids))
             if self.told.get("has_calls"):
                 self.latents.project(input_ids, hidden)
