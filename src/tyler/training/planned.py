@@ -209,7 +209,7 @@ def stage1(shape: Shape, config: Config, section: str) -> Step:
 def stage2(shape: Shape, config: Config, section: str) -> Step:
     """After its rollout: one read of finished answers behind the prompts of their groups, in which LoRA drops nothing.
 
-    A group has its prompt once; of the rows in a micro-batch the first and the last group may have a part.
+    A prompt counts once for each group in a micro-batch, of which the first and the last may be there in part.
     """
     loop, counts = config.stage2, count_parameters(shape, config.lora, config.operators)
     context = answer_length(config)
