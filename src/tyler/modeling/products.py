@@ -7,6 +7,7 @@ and logits, whose rounding would move a log-probability by an eighth, are never 
 """
 
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -104,6 +105,32 @@ def autocast_product(
         if bias is not None:
             product = product + bias.to(lower)
     return product.view(*x.shape[:-1], len(weight))
+
+
+class LowerCopies:
+    """Within it frozen maps of float32 are those of bfloat16: what autocast would make of them, made once.
+
+    torch keeps what it casts only of weights that learn. It would cast each frozen one in every pass, and every graph
+    would hold copies of its own until its backward pass.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self.made: list[tuple[nn.Linear, nn.Parameter, nn.Parameter]] = []
+        lower: dict[int, nn.Parameter] = {}  # two modules may hold one weight
+        for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)):
+            weight = layer.weight
+            if weight.requires_grad or weight.dtype != torch.float32 or type(weight.data) is not Tensor:
+                continue  # a share of a weight (FSDP) is cast where it is gathered
+            copy = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
+            self.made.append((layer, weight, lower.setdefault(weight.data_ptr(), copy)))
+
+    def __enter__(self) -> None:
+        for layer, _, copy in self.made:
+            layer.weight = copy
+
+    def __exit__(self, *_: object) -> None:
+        for layer, weight, _ in self.made:
+            layer.weight = weight
 
 
 class _AutocastProduct(torch.autograd.Function):

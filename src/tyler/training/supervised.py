@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from tyler.config.loops import TracesConfig
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.products import LowerCopies
 from tyler.runs.run import TrainedRun
 from tyler.training import distributed
 from tyler.training.loop import Step, Trainable, Trainer, batch_at
@@ -38,6 +39,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         self.model, self.examples = model, examples
         self.micro_batches = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
         self.products = autocast(model.backbone, config.autocast)
+        self.copies = LowerCopies([model.backbone.model, self.module] if config.autocast else [])
 
     # ------------------------------------------------------------------------------------------ what a method says
 
@@ -108,11 +110,12 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         loss."""
         count, total = sum(len(one.target_ids) for one in batch), 0.0
         mine = distributed.share(batch)
-        for places in self.micro_batches.split([self.num_positions(one) for one in mine]):
-            with self.products:
-                loss = self.batch_loss([mine[place] for place in places], count)
-            backward(loss)
-            total += float(loss.detach())
+        with self.copies:
+            for places in self.micro_batches.split([self.num_positions(one) for one in mine]):
+                with self.products:
+                    loss = self.batch_loss([mine[place] for place in places], count)
+                backward(loss)
+                total += float(loss.detach())
         return sum(distributed.gather(total))
 
     def evaluate(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ everything before a row's first latents without gradient: nothing there depends 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Self
 
 import torch
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
-from tyler.modeling.synthesis import Heads
+from tyler.modeling.synthesis import ConstantHead, Heads
 from tyler.training.objectives import token_logprobs
 from tyler.training.packing import PackedReader
 
@@ -71,6 +71,9 @@ def synthesize(
 
     `inputs` maps the embeddings of the context, not the queries, before the decoder reads them; None leaves them.
     """
+    drawn = [[heads[insertion.operator] for insertion in example.insertions] for example in examples]
+    if all(isinstance(head, ConstantHead) for head in chain(*drawn)):  # which read nothing
+        return [[head(torch.zeros_like(head.queries)) for head in row] for row in drawn]
     reader = PackedReader(decoder, len(examples), recompute=recompute)
     embeds = [embed_ids(backbone, [*example.prompt_ids, *example.target_ids]) for example in examples]
     latents: list[list[Tensor]] = [[] for _ in examples]
