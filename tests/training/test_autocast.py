@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tyler.config.loops import Stage1Config
-from tyler.training import stage1
+from tyler.modeling.products import LowerCopies
+from tyler.training import stage1, supervised
 from tyler.training.teacher_forcing import Trace
 
 
@@ -57,6 +58,51 @@ class ProductDtypes(TorchDispatchMode):
             self.seen.add(args[0].dtype)
         if "scaled_dot_product" in str(func):
             self.attended.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def test_frozen_weights_are_rounded_once_and_exact_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = test_stage1.fresh()
+    examples = stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)
+    frozen = [one for one in model.backbone.model.parameters() if one.dim() == 2]
+    weights = {id(one): one.clone() for one in frozen}
+    found = {}
+    for kept in (True, False):
+        model.synthesizer.zero_grad()
+        with monkeypatch.context() as changed:
+            if not kept:
+                changed.setattr(supervised, "LowerCopies", lambda modules: LowerCopies([]))
+            casts = Casts({one.shape for one in frozen} - {one.shape for one in model.synthesizer.trainable()})
+            with casts:
+                loss = accumulated(model, examples, recompute=True, autocast=True)
+        found[kept] = casts.count, loss, [one.grad for one in model.synthesizer.trainable()]
+    maps = [layer for layer in model.backbone.model.modules() if isinstance(layer, nn.Linear)]
+    assert 0 < found[True][0] <= len(maps) < found[False][0]
+    assert found[True][1] == found[False][1]
+    assert all(torch.equal(*both) for both in zip(found[True][2], found[False][2], strict=True))
+    assert all(torch.equal(one, weights[id(one)]) for one in model.backbone.model.parameters() if one.dim() == 2)
+
+
+def test_weights_are_exact_again_after_an_error() -> None:
+    layer = nn.Linear(2, 2).requires_grad_(False)
+    learns, frozen = nn.Linear(2, 2), layer.weight
+    copies = LowerCopies([nn.ModuleList([layer, learns]), nn.ModuleList([layer])])
+    with pytest.raises(KeyError), copies:
+        assert layer.weight.dtype == torch.bfloat16 and learns.weight.dtype == torch.float32
+        raise KeyError
+    assert layer.weight is frozen
+
+
+class Casts(TorchDispatchMode):
+    """How many matrices of some shapes are brought into bfloat16."""
+
+    def __init__(self, shapes: set[torch.Size]) -> None:
+        super().__init__()
+        self.shapes, self.count = shapes, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") is torch.bfloat16:
+            self.count += args[0].shape in self.shapes
         return func(*args, **(kwargs or {}))
 
 

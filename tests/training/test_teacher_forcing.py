@@ -140,3 +140,18 @@ def test_the_synthesizer_reads_a_trace_once_whatever_the_number_of_insertions() 
     latents = queries - lengths[SEVERAL.insertions[-1].operator]
     assert len(read) == len(SEVERAL.insertions)
     assert sum(read) == len(SEVERAL.prompt_ids) + SEVERAL.insertions[-1].position + latents + queries
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_constant_latents_read_nothing(dtype: torch.dtype) -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
+    model.synthesizer.make_constant([operator.name for operator in model.operators], 1.0)
+    heads = model.synthesizer.mapping()
+    model.backbone.model.to(dtype)
+    model.synthesizer.decoder.layers[0].register_forward_pre_hook(lambda *_: pytest.fail("the synthesizer reads"))
+    latents = synthesize(model.backbone, model.synthesizer.decoder, heads, RAGGED)
+    for one, blocks in zip(RAGGED, latents, strict=True):
+        for insertion, block in zip(one.insertions, blocks, strict=True):
+            assert torch.equal(block, heads[insertion.operator].latents.to(dtype))
+    target_logprobs(model.backbone, RAGGED, latents)[0].sum().backward()
+    assert all(head.latents.grad.any() for head in heads.values())

@@ -8,7 +8,7 @@ and logits, whose rounding would move a log-probability by an eighth, are never 
 
 import platform
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -118,18 +118,19 @@ class LowerCopies:
         self.made: list[tuple[nn.Linear, nn.Parameter, nn.Parameter]] = []
         lower: dict[int, nn.Parameter] = {}  # two modules may hold one weight
         for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)):
-            weight = layer.weight
+            weight = cast(nn.Parameter, layer.weight)
             if weight.requires_grad or weight.dtype != torch.float32 or type(weight.data) is not Tensor:
                 continue  # a share of a weight (FSDP) is cast where it is gathered
-            copy = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
-            self.made.append((layer, weight, lower.setdefault(weight.data_ptr(), copy)))
+            if weight.data_ptr() not in lower:
+                lower[weight.data_ptr()] = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
+            self.made.append((layer, weight, lower[weight.data_ptr()]))
 
     def __enter__(self) -> None:
-        for layer, _, copy in self.made:
+        for layer, _weight, copy in self.made:
             layer.weight = copy
 
     def __exit__(self, *_: object) -> None:
-        for layer, weight, _ in self.made:
+        for layer, weight, _copy in self.made:
             layer.weight = weight
 
 

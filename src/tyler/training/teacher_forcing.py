@@ -73,7 +73,7 @@ def synthesize(
     """
     drawn = [[heads[insertion.operator] for insertion in example.insertions] for example in examples]
     if all(isinstance(head, ConstantHead) for head in chain(*drawn)):  # which read nothing
-        return [[head(torch.zeros_like(head.queries)) for head in row] for row in drawn]
+        return [[head(head.queries.to(backbone.dtype)) for head in row] for row in drawn]
     reader = PackedReader(decoder, len(examples), recompute=recompute)
     embeds = [embed_ids(backbone, [*example.prompt_ids, *example.target_ids]) for example in examples]
     latents: list[list[Tensor]] = [[] for _ in examples]
