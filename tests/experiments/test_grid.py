@@ -14,7 +14,7 @@ from tyler.evaluation.store import name_of
 from tyler.experiments import records
 from tyler.experiments.cells import SPREAD, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
-from tyler.experiments.measures import spread_of
+from tyler.experiments.measures import packed, spread_of, unpacked
 from tyler.experiments.study import read_study
 from tyler.lens.interventions import PooledHead, intervene
 from tyler.model import Tyler
@@ -187,6 +187,16 @@ def test_the_spread_of_latents_is_that_of_their_squares_around_their_mean(grid: 
     assert told["calls"] == len(blocks) and told["scale"] == pytest.approx(squares**0.5, abs=1e-4)
     assert told["scale_of_mean"] == pytest.approx((squares - around) ** 0.5, abs=1e-4)
     assert told["around_mean"] == pytest.approx(unbiased / squares, abs=2e-6) and told["around_mean"] > 0.001
+
+
+def test_kept_vectors_have_seven_significant_bits() -> None:
+    vectors = torch.tensor([[0.0, 1.0, -2.5], [1.009, -3.1415, 60000.0]])
+    kept = unpacked(packed(vectors))
+    np.testing.assert_allclose(kept, vectors.numpy(), rtol=2**-7)
+    assert kept[0].tolist() == [0.0, 1.0, -2.5] and kept[1, 0] == 1 + 2**-6
+    for wrong in (70000.0, 65504.0, torch.inf, torch.nan):
+        with pytest.raises(ValueError, match=r"too large for float16, or not finite"):
+            packed(torch.tensor([[wrong]]))
 
 
 def test_constant_latents_have_no_spread() -> None:
