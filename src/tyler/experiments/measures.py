@@ -92,7 +92,7 @@ def packed(vectors: Float[Tensor, "calls dim"]) -> dict[str, Any]:
 
     Raises ValueError where float16 cannot hold them.
     """
-    exact = vectors.detach().cpu().numpy().astype(np.float16)
+    exact = vectors.detach().cpu().half().numpy()
     rounded = ((exact.view(np.uint16) + 8) & 0xFFF0).view(np.float16)
     if not np.isfinite([exact, rounded]).all():
         raise ValueError("these latents are too large for float16, or not finite")
