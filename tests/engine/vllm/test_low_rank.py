@@ -27,7 +27,7 @@ def path_of(kind: str, rank: int | None, adapter: dict[str, tuple[Tensor, Tensor
         else:
             made = linear.RowParallelLinear(DIM, DIM, bias=False, prefix=kind)
         model = nn.ModuleDict({"layer": nn.ModuleDict({kind: made})})
-        adapt(model, list(adapter), RANK, torch.tensor([[0.0, 1.0]]).expand(8, 2))
+        adapt(model, list(adapter), RANK, torch.tensor([[0.0, 1.0]]).expand(8, 2), {})
         load_adapter(model, 1, {f"layer.{name}": maps for name, maps in adapter.items()})
     return made
 
@@ -73,3 +73,23 @@ def test_the_parts_of_two_workers_are_the_whole(kind: str, kv_heads: int) -> Non
             check_close(theirs, output)
         else:
             check_close(torch.cat([mine, theirs], dim=-1), output)
+
+
+def test_a_batch_without_calls_takes_the_columns_of_the_policy_alone() -> None:
+    from tyler.engine.vllm.low_rank import load_adapter
+
+    pair = lambda: (torch.randn(RANK, DIM), torch.randn(64, RANK))  # noqa: E731
+    path = path_of("qkv_proj", None, {"q_proj": pair()}, 1)
+    load_adapter(nn.ModuleDict({"layer": nn.ModuleDict({"qkv_proj": path})}), 0, {"layer.q_proj": pair()})
+    with torch.no_grad():
+        path.weight.normal_()
+        path.quant_method.process_weights_after_loading(path)
+        x, read = torch.randn(6, DIM), {}
+        for has_calls in (True, False):
+            path.told = {"has_calls": has_calls}
+            for reader in (0, 1):
+                path.readers = torch.eye(2)[reader].expand(8, 2)
+                read[has_calls, reader] = path(x)[0]
+        check_close(read[True, 0], read[False, 0])
+        assert torch.equal(read[False, 0], read[False, 1]), "no mask is read"
+        assert (read[True, 0] - read[True, 1]).abs().max() > 1

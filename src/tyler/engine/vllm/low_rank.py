@@ -1,8 +1,9 @@
 """Both adapters as a path beside a frozen linear map of vLLM: out = W x + B (m * A x).
 
 The columns of A are those of the policy's eta, then those of the synthesizer's phi, for each map that vLLM multiplies
-at once (q, k and v; gate and up); the mask m leaves to each token the columns of its own reader. vLLM's own LoRA does
-the same for many adapters and halves the speed of decoding on a CPU.
+at once (q, k and v; gate and up); the mask m leaves to each token the columns of its own reader. A batch without calls
+needs the policy's alone, and no mask. vLLM's own LoRA does the same for many adapters and halves the speed of decoding
+on a CPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,16 +31,21 @@ class LowRank(nn.Module):
     a: Tensor  # [2 x maps x rank, in]
     b: Tensor  # [out, 2 x maps x rank]
     readers: Tensor  # [most tokens of a batch, 2]; one for all layers
+    told: Mapping[str, Any]  # "has_calls": whether a call is in the batch
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         out, bias = super().forward(x)
-        by_reader = linear(x, self.a).unflatten(-1, (2, -1)) * self.readers[: x.shape[0], :, None]
+        if torch.compiler.is_compiling() or self.told.get("has_calls"):  # what is compiled serves every batch
+            by_reader = linear(x, self.a).unflatten(-1, (2, -1)) * self.readers[: x.shape[0], :, None]
+            low_rank, b = by_reader.flatten(-2), self.b
+        else:
+            low_rank, b = linear(x, self.a[: len(self.a) // 2]), self.b[:, : self.b.shape[1] // 2]
         if isinstance(self, RowParallelLinear) and self.tp_size > 1:
-            return out + tensor_model_parallel_all_reduce(linear(by_reader.flatten(-2), self.b)), bias
-        return out.addmm_(by_reader.flatten(-2), self.b.T), bias
+            return out + tensor_model_parallel_all_reduce(linear(low_rank, b)), bias
+        return out.addmm_(low_rank, b.T), bias
 
 
-def adapt(model: nn.Module, targets: Sequence[str], rank: int, readers: Tensor) -> None:
+def adapt(model: nn.Module, targets: Sequence[str], rank: int, readers: Tensor, told: Mapping[str, Any]) -> None:
     """Give every linear map that holds a target the low-rank path; it adds nothing until `load_adapter`.
 
     Its class changes, not its place: weights load, and are quantised, as they always are.
@@ -48,7 +54,7 @@ def adapt(model: nn.Module, targets: Sequence[str], rank: int, readers: Tensor) 
         maps = tuple(one for one in parts_of(name) if one in targets)
         if maps and isinstance(module, LinearBase):
             module.__class__ = type(f"LowRank{type(module).__name__}", (LowRank, type(module)), {})
-            module.maps, module.readers, columns = maps, readers, 2 * len(maps) * rank
+            module.maps, module.readers, module.told, columns = maps, readers, told, 2 * len(maps) * rank
             inputs = getattr(module, "input_size_per_partition", module.input_size)
             for buffer, shape in (("a", (columns, inputs)), ("b", (sum(module.output_partition_sizes), columns))):
                 module.register_buffer(buffer, torch.zeros(shape, dtype=readers.dtype), persistent=False)

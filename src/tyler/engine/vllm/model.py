@@ -106,7 +106,7 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
             dtype, positions = vllm_config.model_config.dtype, vllm_config.scheduler_config.max_num_batched_tokens
             self.latents = Latents(ids, self.config.hidden_size, dtype, settings["maps_input"])
             self.register_buffer("readers", torch.zeros(positions, 2, dtype=dtype), persistent=False)
-            adapt(self.model, settings["targets"], settings["rank"], self.readers)
+            adapt(self.model, settings["targets"], settings["rank"], self.readers, settings)
             self.told = settings
 
         def embed_input_ids(self, input_ids: Tensor) -> Tensor:
