@@ -63,7 +63,8 @@ def reproduce(
             or a study of ours by name: mini, mini_development, baselines, stage2_variants, smollm2,
             smollm2_growth, smollm2_skill.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
-        seeds: Seeds of everything that is trained; by default those of the scale.
+        seeds: Seeds of everything that is trained; by default those of the scale. A study that declares its own runs
+            them all, these first.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
         earlier: A folder with records of earlier studies, in folders of their own, or none; by default docs/results of
