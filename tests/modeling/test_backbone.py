@@ -253,3 +253,17 @@ def test_a_hub_that_answers_with_an_error_is_in_reach(monkeypatch: pytest.Monkey
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(urllib.request, "urlopen", answer)
     assert not backbone.hub_is_out_of_reach()
+
+
+def test_two_processes_may_write_out_a_backbone_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = replace(tiny.build_backbone("qwen2"), adapters=("skill",))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder, save = tmp_path / "tyler" / "exported" / backbone.fingerprint(), backbone.model.save_pretrained
+
+    def save_twice(partial: Path) -> None:
+        save(partial)
+        save(folder)  # as another process does
+
+    monkeypatch.setattr(backbone.model, "save_pretrained", save_twice)
+    assert backbone.exported() == str(folder)
+    assert [*folder.parent.iterdir()] == [folder] and (folder / "config.json").is_file()

@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import os
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -170,7 +171,12 @@ class Backbone:
         if not (folder / "config.json").is_file():
             partial = folder.with_name(f"{folder.name}.{os.getpid()}")
             self.model.save_pretrained(partial)
-            partial.rename(folder)
+            try:
+                partial.rename(folder)
+            except OSError:
+                if not (folder / "config.json").is_file():
+                    raise
+                shutil.rmtree(partial)  # another process wrote the same meanwhile
         return str(folder)
 
     def fingerprint(self) -> str:
