@@ -121,9 +121,9 @@ class LowerCopies:
             weight = cast(nn.Parameter, layer.weight)
             if weight.requires_grad or weight.dtype != torch.float32 or type(weight.data) is not Tensor:
                 continue  # a share of a weight (FSDP) is cast where it is gathered
-            if weight.data_ptr() not in lower:
-                lower[weight.data_ptr()] = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
-            self.made.append((layer, weight, lower[weight.data_ptr()]))
+            if id(weight) not in lower:
+                lower[id(weight)] = nn.Parameter(weight.detach().bfloat16(), requires_grad=False)
+            self.made.append((layer, weight, lower[id(weight)]))
 
     def __enter__(self) -> None:
         for layer, _weight, copy in self.made:

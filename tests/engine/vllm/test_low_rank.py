@@ -78,9 +78,9 @@ def test_the_parts_of_two_workers_are_the_whole(kind: str, kv_heads: int) -> Non
 def test_a_batch_without_calls_takes_the_columns_of_the_policy_alone() -> None:
     from tyler.engine.vllm.low_rank import load_adapter
 
-    pair = lambda: (torch.randn(RANK, DIM), torch.randn(64, RANK))  # noqa: E731
-    path = path_of("qkv_proj", None, {"q_proj": pair()}, 1)
-    load_adapter(nn.ModuleDict({"layer": nn.ModuleDict({"qkv_proj": path})}), 0, {"layer.q_proj": pair()})
+    eta, phi = ((torch.randn(RANK, DIM), torch.randn(64, RANK)) for _ in range(2))
+    path = path_of("qkv_proj", None, {"q_proj": phi}, 1)
+    load_adapter(nn.ModuleDict({"layer": nn.ModuleDict({"qkv_proj": path})}), 0, {"layer.q_proj": eta})
     with torch.no_grad():
         path.weight.normal_()
         path.quant_method.process_weights_after_loading(path)
