@@ -17,7 +17,7 @@ from tyler.runs.checkpoints import RunError
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
-from tyler.training.rewards import RewardError, Rewards, Scores, Weighted, budget_penalty, origins, with_sources
+from tyler.training.rewards import RewardError, Rewards, Weighted, budget_penalty, origins, with_sources
 
 
 def test_only_successes_pay_and_only_for_invocations_over_the_budget():
@@ -45,7 +45,7 @@ def answer(text: str, calls: int = 0, tokens: int = 4) -> Trajectory:
 ANSWERS = [answer("\\boxed{1}", calls=7), answer("\\boxed{3}", calls=7)]
 
 
-def scored(settings: list[dict[str, Any]], seconds: float = 20.0) -> Scores:
+def scored(settings: list[dict[str, Any]], seconds: float = 20.0) -> Any:
     """What two answers earn, a right one and a wrong one of seven calls each."""
     rewards = tuple(RewardConfig(**one) for one in settings)
     grpo = GrpoConfig(reward_seconds=seconds)
@@ -66,16 +66,16 @@ def source(tmp_path: Path) -> Any:
 
 
 def test_the_default_is_the_verifier_less_the_penalty_of_the_paper() -> None:
-    found = scored([{"name": "verifier"}, {"name": "budget"}])
-    torch.testing.assert_close(found.rewards, torch.tensor([1.0 - 0.1 * 2, 0.0]))
-    assert [verdict.correct for verdict in found.verdicts if verdict] == [True, False]
+    total, _, verdicts = scored([{"name": "verifier"}, {"name": "budget"}])
+    torch.testing.assert_close(total, torch.tensor([1.0 - 0.1 * 2, 0.0]))
+    assert [verdict.correct for verdict in verdicts if verdict] == [True, False]
 
 
 def test_a_function_of_a_file_takes_its_columns_and_is_weighed_beside_the_others(source: Any) -> None:
     path = source("return [calls * ok for calls, ok in zip(num_invocations, success)]", "success, num_invocations")
-    found = scored([{"name": "verifier"}, {"path": path, "weight": 0.5}, {"name": "length", "weight": 0.0}])
-    torch.testing.assert_close(found.rewards, torch.tensor([1 + 0.5 * 7, 0.0]))
-    assert {name: part.tolist() for name, part in found.parts.items()} == {
+    total, parts, _ = scored([{"name": "verifier"}, {"path": path, "weight": 0.5}, {"name": "length", "weight": 0.0}])
+    torch.testing.assert_close(total, torch.tensor([1 + 0.5 * 7, 0.0]))
+    assert {name: part.tolist() for name, part in parts.items()} == {
         "verifier": [1.0, 0.0],
         "f": [7.0, 0.0],
         "length": [-0.5, -0.5],
@@ -83,8 +83,8 @@ def test_a_function_of_a_file_takes_its_columns_and_is_weighed_beside_the_others
 
 
 def test_none_leaves_an_answer_out(source: Any) -> None:
-    found = scored([{"name": "verifier"}, {"path": source("print('heard'); return [None, 1]")}])
-    assert found.rewards.isnan().tolist() == [True, False]
+    total, _, _ = scored([{"name": "verifier"}, {"path": source("print('heard'); return [None, 1]")}])
+    assert total.isnan().tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,8 @@ def test_functions_of_this_process_are_rewards_too() -> None:
         return [-float(len(one)) for one in completions]
 
     rewards = Rewards((Weighted("short", 0.1, short, ("completions",)),))
-    torch.testing.assert_close(rewards(PROBLEMS, ANSWERS).rewards, torch.tensor([-0.9, -0.9]))
+    total, _, _ = rewards(PROBLEMS, ANSWERS)
+    torch.testing.assert_close(total, torch.tensor([-0.9, -0.9]))
 
 
 # ---------------------------------------------------------------------------------------------- many verdicts
@@ -145,7 +146,8 @@ def test_a_thought_that_never_ends_and_the_question_itself_are_no_success() -> N
 def test_a_fault_of_the_grader_is_no_verdict_on_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = iter([Outcome.GOLD_ERROR, Outcome.TIMEOUT])
     monkeypatch.setattr(verdicts, "grade", lambda *_, **__: Verdict(next(outcomes)))
-    assert scored([{"name": "verifier"}]).rewards.isnan().all()
+    total, _, _ = scored([{"name": "verifier"}])
+    assert total.isnan().all()
 
 
 def test_answers_that_are_slow_to_judge_hold_up_no_other_and_have_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,15 +158,14 @@ class GrpoTrainer(Trainer):
         started, size = time.perf_counter(), len(requests) // len(problems)
         trajectories = self.rollouts.answer(requests)
         decoded = time.perf_counter()
-        scores = self.rewards([one for one in problems for _ in range(size)], trajectories)
+        rewards, parts, verdicts = self.rewards([one for one in problems for _ in range(size)], trajectories)
         seconds = {
             "rollout": decoded - started,
             "synthesis": sum(trajectory.synthesis_seconds for trajectory in trajectories),
             "grading": time.perf_counter() - decoded,
         }
-        rewards, *values = (one.view(-1, size) for one in (scores.rewards, *scores.parts.values()))
-        parts, version = dict(zip(scores.parts, values, strict=True)), self.rollouts.version
-        return Rollout(list(problems), trajectories, scores.verdicts, rewards, parts, seconds, version)
+        parts, version = {name: part.view(-1, size) for name, part in parts.items()}, self.rollouts.version
+        return Rollout(list(problems), trajectories, verdicts, rewards.view(-1, size), parts, seconds, version)
 
     def sampling(self, problem: Problem, step: int, member: int, draw: int) -> Sampling:
         """Of one answer: its random stream follows from the run's seed, the step, the problem and its number."""

@@ -228,8 +228,8 @@ class Weighted:
     reward: Reward
     wanted: tuple[str, ...] | None = None
 
-    def values(self, columns: Mapping[str, list[Any]]) -> Values:
-        """The value of each answer. Raises RewardError for anything but a finite number or None for each of them."""
+    def values(self, columns: Mapping[str, list[Any]]) -> list[float]:
+        """The value of each answer, NaN for None. Raises RewardError for anything but a finite number or None."""
         given = columns if self.wanted is None else {name: columns[name] for name in self.wanted}
         try:
             values = list(self.reward(**given))
@@ -240,33 +240,23 @@ class Weighted:
         return checked(self.title, values, len(columns["completions"]))
 
 
-def checked(title: str, values: list[Any], count: int) -> Values:
-    """Rewards as floats. Raises RewardError where there are too many or too few, or one is not a finite number."""
+def checked(title: str, values: list[Any], count: int) -> list[float]:
+    """Rewards as floats, NaN for None. Raises RewardError for too many or too few, and where one is not finite."""
     if len(values) != count:
         raise RewardError(f"the reward {title!r} gave {len(values)} values for {count} answers; give one for each")
-    found: Values = []
+    found = []
     for place, value in enumerate(values):
         try:
-            number = None if value is None else float(value)
+            number = math.nan if value is None else float(value)
         except (TypeError, ValueError):
             number = math.nan
-        if number is not None and not math.isfinite(number):
+        if value is not None and not math.isfinite(number):
             raise RewardError(
                 f"the reward {title!r} gave {value!r} for answer {place + 1} of {count}; give a finite number, or None "
                 "to leave the answer out of its group"
             )
         found.append(number)
     return found
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What answers earned: NaN where one has no reward, which leaves it out of its group."""
-
-    rewards: Float[Tensor, " answers"]
-    parts: dict[str, Float[Tensor, " answers"]]
-    """The value of each reward, before its weight."""
-    verdicts: list[Verdict | None]
 
 
 @dataclass(frozen=True)
@@ -301,17 +291,16 @@ class Rewards:
             if isinstance(part.reward, RewardFunction):
                 part.reward.close()
 
-    def __call__(self, problems: Sequence[Problem], answers: Sequence[Trajectory]) -> Scores:
-        """The rewards of one answer to each problem. Raises RewardError."""
+    def __call__(
+        self, problems: Sequence[Problem], answers: Sequence[Trajectory]
+    ) -> tuple[Float[Tensor, " answers"], dict[str, Float[Tensor, " answers"]], list[Verdict | None]]:
+        """Of one answer to each problem: the sum, NaN where it has none, which leaves it out of its group; the value of
+        each reward, before its weight; and the verdict. Raises RewardError."""
         verdicts = self.verifier(problems, answers)
         columns = columns_of(problems, answers, verdicts)
-        values = {part.title: _tensor(part.values(columns)) for part in self.parts}
+        values = {part.title: torch.tensor(part.values(columns), dtype=torch.float32) for part in self.parts}
         total = torch.stack([part.weight * values[part.title] for part in self.parts]).sum(dim=0)
-        return Scores(total, values, verdicts)
-
-
-def _tensor(values: Values) -> Tensor:
-    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float32)
+        return total, values, verdicts
 
 
 def _weighted(one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig, longest: int) -> Weighted:
