@@ -118,14 +118,11 @@ def operator_logprobs(
 
 @torch.no_grad()
 def calibration_report(decisions: Decisions, psi: Tensor, names: Sequence[str]) -> dict[str, float]:
-    """Mean probability of each operator where its rule proposes it, and of any operator where no rule does."""
+    """Mean probability of each operator where its rule proposes it and of any where none does; NaN of no places."""
     probabilities = operator_logprobs(decisions, psi)[0].exp()
-    report = {}
-    for k, name in enumerate(names):
-        at = decisions.operator == k
-        report[f"calibration/{name}_at_boundaries"] = (
-            float(probabilities[at, k].mean()) if bool(at.any()) else float("nan")
-        )
-    elsewhere = decisions.operator == NO_OPERATOR
-    report["calibration/elsewhere"] = float(probabilities[elsewhere].sum(-1).mean())
-    return report
+    at_boundaries = {
+        f"calibration/{name}_at_boundaries": float(probabilities[decisions.operator == k, k].mean())
+        for k, name in enumerate(names)
+    }
+    elsewhere = probabilities[decisions.operator == NO_OPERATOR].sum(-1)
+    return at_boundaries | {"calibration/elsewhere": float(elsewhere.mean())}
