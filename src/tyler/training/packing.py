@@ -8,7 +8,7 @@ so that computing it again changes nothing. Random states are put back, so LoRA 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import cast
 
@@ -49,7 +49,8 @@ class PackedReader:
         kept = lengths if forget is None else [one - less for one, less in zip(lengths, forget, strict=True)]
         rows = PackedRows.of(lengths, self.kept, chunks[0].device)
         hidden = torch.cat(list(chunks))[None]
-        positions = positions_after(self.kept, lengths, hidden.device)
+        spans = (range(before, before + length) for before, length in zip(self.kept, lengths, strict=True))
+        positions = torch.tensor([[*chain(*spans)]], device=hidden.device)
         rotary = cast(nn.Module, self.decoder.rotary_emb)(hidden, positions)
         for layer, past in zip(layers_of(self.decoder), self.past, strict=True):
             arguments = (layer, rows, [len(row) for row in past], positions, rotary, hidden, *chain(*past))
@@ -118,9 +119,15 @@ def kept_pieces(new: Sequence[Tensor], lengths: Sequence[int], kept: Sequence[in
         yield [key, value] if key.shape[2] else []
 
 
-def positions_after(before: Sequence[int], lengths: Sequence[int], device: torch.device) -> Int[Tensor, "1 seq"]:
-    """Context positions of chunks that follow `before` positions of each row."""
-    return torch.tensor([[*chain(*(range(b, b + n) for b, n in zip(before, lengths, strict=True)))]], device=device)
+def interleaved(
+    tokens: Float[Tensor, "seq dim"], blocks: Iterable[tuple[int, Float[Tensor, "latents dim"]]]
+) -> Float[Tensor, "longer dim"]:
+    """Embedded tokens with blocks of latents, each before the token at its place, in their order."""
+    pieces, start = [], 0
+    for place, block in blocks:
+        pieces += [tokens[start:place], block]
+        start = place
+    return torch.cat([*pieces, tokens[start:]])
 
 
 def layers_of(decoder: PreTrainedModel) -> nn.ModuleList:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
+from itertools import accumulate, compress
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.training.objectives import chosen_logprobs
-from tyler.training.packing import PackedReader
+from tyler.training.packing import PackedReader, interleaved
 
 Ids = tuple[int, ...]
 
@@ -23,17 +23,12 @@ def replay_context(
 ) -> tuple[Float[Tensor, "seq dim"], list[int]]:
     """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it."""
     tokens = embed(torch.tensor([*trajectory.prompt_ids, *trajectory.visible_ids], device=device))
-    latents, decided_at = iter(trajectory.latents), []
-    pieces, start, read = [], 0, len(trajectory.prompt_ids)
-    length = read
-    for is_operator in trajectory.is_operator:
-        decided_at.append(length - 1)
-        if is_operator:
-            pieces += [tokens[start:read], next(latents).to(tokens)]
-            start, length = read, length + len(pieces[-1])
-        else:
-            read, length = read + 1, length + 1
-    return torch.cat([*pieces, tokens[start:]]), decided_at
+    first, latents = len(trajectory.prompt_ids), [block.to(tokens) for block in trajectory.latents]
+    places = (first + one.position for one in trajectory.invocations)
+    context = interleaved(tokens, zip(places, latents, strict=True))
+    sizes = iter(map(len, latents))
+    lengths = [next(sizes) if is_operator else 1 for is_operator in trajectory.is_operator]
+    return context, list(accumulate(lengths, initial=first - 1))[:-1]
 
 
 def contexts_of(

@@ -20,7 +20,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.synthesis import ConstantHead, Heads
 from tyler.training.objectives import token_logprobs
-from tyler.training.packing import PackedReader
+from tyler.training.packing import PackedReader, interleaved
 
 
 @dataclass(frozen=True)
@@ -78,24 +78,18 @@ def synthesize(
     embeds = [embed_ids(backbone, [*example.prompt_ids, *example.target_ids]) for example in examples]
     latents: list[list[Tensor]] = [[] for _ in examples]
     read = [0] * len(examples)  # tokens of each example that the synthesizer has read
-    for turn in range(max(len(example.insertions) for example in examples)):
-        chunks, queries = [], []
-        for row, example in enumerate(examples):
-            if turn >= len(example.insertions):
-                chunks.append(embeds[row][:0])
-                queries.append(0)
-                continue
-            insertion = example.insertions[turn]
-            head = heads[insertion.operator]
-            end = len(example.prompt_ids) + insertion.position
+    for turn in range(max(map(len, drawn))):
+        chunks, queries = [row[:0] for row in embeds], [0] * len(examples)
+        rows = [row for row, of_row in enumerate(drawn) if turn < len(of_row)]
+        for row in rows:
+            example, head = examples[row], drawn[row][turn]
+            end = len(example.prompt_ids) + example.insertions[turn].position
             new = torch.cat([*latents[row][-1:], embeds[row][read[row] : end]])
-            chunks.append(torch.cat([inputs(new) if inputs else new, head.queries.to(new.dtype)]))
-            queries.append(head.num_latents)
-            read[row] = end
-        for row, hidden in enumerate(reader.read(chunks, forget=queries)):
-            if queries[row]:
-                head = heads[examples[row].insertions[turn].operator]
-                latents[row].append(head(hidden[-queries[row] :]))
+            chunks[row] = torch.cat([inputs(new) if inputs else new, head.queries.to(new.dtype)])
+            queries[row], read[row] = head.num_latents, end
+        hidden = reader.read(chunks, forget=queries)
+        for row in rows:
+            latents[row].append(drawn[row][turn](hidden[row][-queries[row] :]))
     return latents
 
 
@@ -107,14 +101,12 @@ def insert(
     The token after a block is predicted from the block's last latent. The last target predicts nothing and is left out.
     """
     tokens = embed_ids(backbone, [*example.prompt_ids, *example.target_ids[:-1]])
-    first, pieces, start = len(example.prompt_ids), [], 0
-    shifts = [0] * len(example.target_ids)
-    for insertion, block in zip(example.insertions, latents, strict=True):
-        pieces += [tokens[start : first + insertion.position], block]
-        start = first + insertion.position
-        shifts[insertion.position] += len(block)
-    decided_at = [first - 1 + place + shift for place, shift in enumerate(accumulate(shifts))]
-    return torch.cat([*pieces, tokens[start:]]), decided_at
+    first, places = len(example.prompt_ids), [insertion.position for insertion in example.insertions]
+    steps = [1] * len(example.target_ids)
+    for place, block in zip(places, latents, strict=True):
+        steps[place] += len(block)
+    context = interleaved(tokens, zip((first + place for place in places), latents, strict=True))
+    return context, [first - 2 + end for end in accumulate(steps)]
 
 
 def target_logprobs(
