@@ -72,7 +72,6 @@ class Trainable(Protocol):
 
     def saved_bytes(self) -> int:
         """The size of the tensors that `save_pretrained` writes."""
-        ...
 
 
 def training_steps(

@@ -239,7 +239,6 @@ class PolicyLoss(Protocol):
     ) -> ActionWeights:
         """The weights of a process's answers. `counted` marks those with a reward, and `local_fraction` gives the
         process's part of a count over all of them (`distributed.local_fraction`)."""
-        ...
 
     def __call__(
         self,
@@ -251,7 +250,6 @@ class PolicyLoss(Protocol):
         weights: ActionWeights,
     ) -> dict[str, Float[Tensor, ""]]:
         """The terms of some answers by name; "loss" carries the gradient. Each is a weighted sum: parts add up."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,16 @@ class Rollouts(Protocol):
     @property
     def version(self) -> int:
         """How many updates the policy had had that gave the last answers."""
-        ...
 
     def update(self, version: int) -> None:
         """From now on answer under the policy as it stands after `version` updates; of an equal version nothing is
         copied."""
-        ...
 
     def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
         """The answers, in order, with log-probabilities as this engine computes them."""
-        ...
 
     def close(self) -> None:
         """End what answered: the training is over."""
-        ...
 
 
 @dataclass
