@@ -143,8 +143,13 @@ class GrpoTrainer(Trainer):
         return rollout
 
     def roll_out(self, problems: Sequence[Problem], step: int, repeats: Sequence[int] = (), draw: int = 0) -> Rollout:
-        """Sample and reward a group of answers for each problem; `draw` counts those of a step that were replaced."""
-        members = groups_of(problems, self.objective.group_size, repeats)
+        """Sample and reward a group of answers for each problem; `draw` counts those of a step that were replaced.
+
+        An answer is seeded by its number: a problem that the batch had before (`repeats_in`) is answered by others.
+        """
+        size = self.objective.group_size
+        starts = zip(problems, repeats or [0] * len(problems), strict=True)
+        members = [(problem, repeat * size + member) for problem, repeat in starts for member in range(size)]
         requests = [self.request(problem, self.sampling(problem, step, member, draw)) for problem, member in members]
         rollout = self.answered(problems, requests)
         if self.objective.on_fault == "resample" and (places := rollout.faults):
@@ -360,18 +365,6 @@ def repeats_in(batch: Sequence[Problem]) -> list[int]:
     """How often the batch had each problem before: it may be the end of one epoch and the beginning of the next."""
     ids = [problem.id for problem in batch]
     return [ids[:place].count(id) for place, id in enumerate(ids)]
-
-
-def groups_of(problems: Sequence[Problem], group_size: int, repeats: Sequence[int] = ()) -> list[tuple[Problem, int]]:
-    """Every answer of a step: its problem, and its number, by which it is seeded.
-
-    A problem that the batch had before (`repeats_in`) is answered by other numbers.
-    """
-    return [
-        (problem, repeat * group_size + member)
-        for problem, repeat in zip(problems, repeats or [0] * len(problems), strict=True)
-        for member in range(group_size)
-    ]
 
 
 def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
