@@ -141,11 +141,9 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 def broadcast_from_rank_zero(tensors: Iterable[Tensor]) -> None:
     """Let every process have the first one's values."""
-    if world() == 1:
-        return
-    for tensor in tensors:
+    if world() > 1:
         with translated_errors():
-            utils.broadcast(tensor.data)
+            utils.broadcast([tensor.data for tensor in tensors])
 
 
 def run_on_rank_zero(action: Callable[[], Item]) -> Item | None:
