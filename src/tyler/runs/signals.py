@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -47,13 +47,10 @@ def unwinding() -> Iterator[None]:
 
     here = threading.current_thread() is threading.main_thread()
     heard = [each for each in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(each) is signal.SIG_DFL]
-    for signum in heard:
-        signal.signal(signum, end)
-    try:
-        yield
-    finally:
+    with ExitStack() as before:
         for signum in heard:
-            signal.signal(signum, signal.SIG_DFL)
+            before.callback(signal.signal, signum, signal.signal(signum, end))
+        yield
 
 
 @contextmanager
@@ -77,9 +74,7 @@ def interruptible() -> Iterator[Interruption]:
 
     heard = [signal.SIGINT, signal.SIGTERM]
     heard += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
-    previous = {signum: signal.signal(signum, request) for signum in heard}
-    try:
+    with ExitStack() as before:
+        for signum in heard:
+            before.callback(signal.signal, signum, signal.signal(signum, request))
         yield interruption
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
