@@ -41,7 +41,5 @@ def sync(path: Path) -> None:
 
 def sync_tree(folder: Path) -> None:
     """Bring a folder with all that is in it to the disk."""
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            sync(Path(directory) / name)
-        sync(Path(directory))
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
