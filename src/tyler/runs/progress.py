@@ -30,8 +30,8 @@ _hidden: ContextVar[bool] = ContextVar("progress is hidden", default=False)
 class Bar:
     """Progress; this one is not shown."""
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Move on; `note` says how it is going, as "loss 0.512"."""
+    def advance(self, note: str = "") -> None:
+        """Move on by a step; `note` says how it is going, as "loss 0.512"."""
 
 
 class RichBar(Bar):
@@ -40,8 +40,8 @@ class RichBar(Bar):
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        self._progress.update(self._task, advance=steps, note=note)
+    def advance(self, note: str = "") -> None:
+        self._progress.update(self._task, advance=1, note=note)
 
 
 class LogLines(Bar):
@@ -66,10 +66,10 @@ class LogLines(Bar):
         after = f", {done} of them done before" if done else ""
         logger.info("%s: %s%s%s", description, counted(total, unit), after, location)
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        self._done += steps
+    def advance(self, note: str = "") -> None:
+        self._done += 1
         now = self._clock()
-        is_first = self._done - steps == self._first
+        is_first = self._done == self._first + 1
         if is_first or self._done >= self._total or now - self._said >= SECONDS_BETWEEN_LINES:
             self._said = now
             logger.info("%s", self._line(now - self._started, note))
