@@ -16,7 +16,14 @@ import torch
 
 from tyler.config.files import dump, load_config
 from tyler.config.schema import Config
-from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
+from tyler.runs.checkpoints import (
+    Best,
+    RunError,
+    best_checkpoint,
+    checkpoint_step,
+    latest_checkpoint,
+    whole_checkpoints,
+)
 from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run, TrainedRun
@@ -180,7 +187,7 @@ def test_checkpoints_are_whole_and_the_newest_are_kept(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, keep_checkpoints=2) as run:
         assert run.latest_checkpoint() is None
         train(run, 1, 20)
-        assert [path.name for path in run.checkpoints()] == ["step-18", "step-20"]
+        assert [path.name for path in whole_checkpoints(run.path)] == ["step-18", "step-20"]
         newest = run.latest_checkpoint()
     assert newest == latest_checkpoint(tmp_path)
     assert newest is not None and checkpoint_step(newest) == 20
@@ -450,7 +457,7 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before_it(tmp_path: Path, fi
         Run.resume(tmp_path, CONFIG)
     newest.rename(newest.with_name("step-2-damaged"))
     with Run.resume(tmp_path, CONFIG) as run:
-        assert [one.name for one in run.checkpoints()] == ["step-1"]
+        assert [one.name for one in whole_checkpoints(run.path)] == ["step-1"]
 
 
 def test_a_run_does_not_resume_from_a_state_in_which_a_byte_changed(tmp_path: Path) -> None:
@@ -460,7 +467,8 @@ def test_a_run_does_not_resume_from_a_state_in_which_a_byte_changed(tmp_path: Pa
             (folder / name).write_bytes(b"weights")
 
     with Run.create(tmp_path, CONFIG) as run:
-        newest = run.save_checkpoint(1, write)
+        run.save_checkpoint(1, write)
+    newest = tmp_path / "checkpoints" / "step-1"
     (newest / "README.md").write_text("mine")
     Run.resume(tmp_path, CONFIG).close()
     for name in ("state.safetensors", "policy/adapter_model.safetensors", "log_lengths.json"):

@@ -15,7 +15,7 @@ from torch import nn
 
 from tyler.config.files import parse_config
 from tyler.config.loops import OptimizationConfig, Stage1Config
-from tyler.runs.checkpoints import RunError, best_checkpoint
+from tyler.runs.checkpoints import RunError, best_checkpoint, whole_checkpoints
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.training.command import opened_run
@@ -169,7 +169,7 @@ def test_a_loop_that_fails_leaves_the_signals_as_they_were(tmp_path: Path) -> No
             fail_in_the_loop(run)
         assert error.tb is not None, "which holds the loop's variables"
         assert signal.getsignal(signal.SIGTERM) is before
-        assert run.checkpoints() == []
+        assert whole_checkpoints(run.path) == []
 
 
 def fail_in_the_loop(run: Run) -> None:
@@ -191,7 +191,7 @@ def test_an_interrupted_loop_saves_and_says_how_to_go_on_the_last_step_too(
             for step in training_steps("test", run, total, 0, None, write):
                 if step.number == 1:
                     os.kill(os.getpid(), signal.SIGINT)
-        (checkpoint,) = run.checkpoints()
+        (checkpoint,) = whole_checkpoints(run.path)
     assert stopped.value.resumes == (total > 2)
     assert checkpoint.name == "step-2" and (checkpoint / "done").read_text() == "2"
 
@@ -202,7 +202,7 @@ def test_a_step_judged_the_best_is_saved_although_it_is_not_due(tmp_path: Path) 
         for step in training_steps("test", run, 7, 0, 5, lambda steps_done, folder: None):
             if step.is_due(2):
                 run.record_best(step.number + 1, "accuracy", accuracies[step.number + 1], gt)
-        assert [path.name for path in run.checkpoints()] == ["step-6", "step-7"]
+        assert [path.name for path in whole_checkpoints(run.path)] == ["step-6", "step-7"]
         best = best_checkpoint(tmp_path)
     assert best is not None and best.name == "step-6"
 

@@ -74,8 +74,7 @@ class TrainingRun:
     @property
     def total(self) -> int | None:
         """The steps that it is to take; None where none of its starts came to its loop."""
-        total: int | None = self._noted("steps")
-        return total
+        return self._noted("steps")
 
     @property
     def status(self) -> Status:

@@ -88,9 +88,6 @@ class TrainedRun:
         if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
             self.best = Best(step, metric, value)
 
-    def checkpoints(self) -> list[Path]:
-        return whole_checkpoints(self.path)
-
     def latest_checkpoint(self) -> Path | None:
         """The checkpoint to resume from, or None at the start of a run."""
         return latest_checkpoint(self.path)
@@ -107,9 +104,8 @@ class TrainedRun:
     def require_space(self, checkpoint_bytes: int) -> None:
         """Nothing: the writer needs it."""
 
-    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Where the writer saves this step."""
-        return self.path / CHECKPOINTS / f"step-{step}"
+    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> None:
+        """Nothing: the writer saves it."""
 
 
 class Run(TrainedRun):
@@ -222,7 +218,7 @@ class Run(TrainedRun):
 
         That is those that are kept, the best one, and the one being written; less what is there already.
         """
-        count = self._keep_checkpoints + 2 - len(self.checkpoints())
+        count = self._keep_checkpoints + 2 - len(whole_checkpoints(self.path))
         needed, free = count * checkpoint_bytes, shutil.disk_usage(self.path).free
         if free < needed:
             raise RunError(
@@ -232,8 +228,8 @@ class Run(TrainedRun):
                 "or choose another directory"
             )
 
-    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Write `checkpoints/step-N` through `write`, which fills the folder it is given; returns its final path.
+    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> None:
+        """Write `checkpoints/step-N` through `write`, which fills the folder it is given.
 
         The folder appears under its name only when everything in it is on disk. A step that has a checkpoint keeps it.
         Older ones beyond `keep_checkpoints` are removed, but for the best one. Raises RunError when the disk refuses
@@ -241,7 +237,7 @@ class Run(TrainedRun):
         """
         final = self.path / CHECKPOINTS / f"step-{step}"
         if final.exists():
-            return final
+            return
         half_written = final.with_name(f".{final.name}.{os.getpid()}")
         try:
             half_written.mkdir(parents=True)
@@ -259,7 +255,6 @@ class Run(TrainedRun):
         finally:
             shutil.rmtree(half_written, ignore_errors=True)
         self._remove_old_checkpoints()
-        return final
 
     def close(self) -> None:
         self._held.close()
@@ -272,7 +267,7 @@ class Run(TrainedRun):
 
     def _remove_old_checkpoints(self) -> None:
         best = best_checkpoint(self.path)
-        for old in self.checkpoints()[: -self._keep_checkpoints]:
+        for old in whole_checkpoints(self.path)[: -self._keep_checkpoints]:
             if old != best:
                 remove_checkpoint(old)
 
