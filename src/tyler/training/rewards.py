@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -104,18 +105,13 @@ def budget_penalty(
     return over_budget * success
 
 
-@dataclass(frozen=True)
-class Budget:
-    """-lambda P_bud(tau), the second term of Eq. trajectory-reward."""
-
-    budget: int
-    budget_weight: float
-
-    def __call__(self, *, success: list[bool | None], num_invocations: list[int], **columns: Any) -> Values:
-        right = torch.tensor([bool(one) for one in success])
-        penalties = budget_penalty(right, torch.tensor(num_invocations), self.budget).tolist()
-        pairs = zip(success, penalties, strict=True)
-        return [None if one is None else -self.budget_weight * penalty for one, penalty in pairs]
+def over_budget(
+    *, success: list[bool | None], num_invocations: list[int], allowed: int, weight: float, **columns: Any
+) -> Values:
+    """-lambda P_bud(tau), the second term of Eq. trajectory-reward; B_O is `allowed`, lambda `weight`."""
+    right = torch.tensor([bool(one) for one in success])
+    penalties = budget_penalty(right, torch.tensor(num_invocations), allowed).tolist()
+    return [None if one is None else -weight * penalty for one, penalty in zip(success, penalties, strict=True)]
 
 
 def answer_format(*, completions: list[str], outcome: list[str | None], **columns: Any) -> Values:
@@ -127,16 +123,10 @@ def answer_format(*, completions: list[str], outcome: list[str | None], **column
     ]
 
 
-@dataclass(frozen=True)
-class Length:
+def brevity(*, num_visible: list[int], free: int, longest: int, **columns: Any) -> Values:
     """0 for up to `free` visible tokens, and down to -1 at `longest` (DAPO's soft punishment, arXiv 2503.14476)."""
-
-    free: int
-    longest: int
-
-    def __call__(self, *, num_visible: list[int], **columns: Any) -> Values:
-        room = max(1, self.longest - self.free)
-        return [-min(1.0, max(0, count - self.free) / room) for count in num_visible]
+    room = max(1, longest - free)
+    return [-min(1.0, max(0, count - free) / room) for count in num_visible]
 
 
 # ---------------------------------------------------------------------------------------------- functions of one's own
@@ -308,9 +298,9 @@ def _weighted(one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig,
     built_in: dict[str, Reward] = {
         "verifier": verifier,
         "code": verifier,
-        "budget": Budget(config.budget, config.budget_weight),
+        "budget": partial(over_budget, allowed=config.budget, weight=config.budget_weight),
         "format": answer_format,
-        "length": Length(one.free, longest),
+        "length": partial(brevity, free=one.free, longest=longest),
     }
     if one.name is not None:
         return Weighted(one.title, one.weight, built_in[one.name])
