@@ -287,35 +287,37 @@ def test_chunked_logprobs_entropy_and_gradients_equal_the_unchunked_ones(chunk_s
     weights = torch.linspace(-1, 1, POSITIONS, dtype=torch.float64)
     expected, expected_entropy = head.unchunked(temperature)
     expected_gradients = torch.autograd.grad((weights * expected).sum(), (head.hidden, head.psi))
-    chosen = chosen_logprobs(
+    logprobs, entropy = chosen_logprobs(
         head.hidden, head.weight, head.psi, head.actions, head.allowed, temperature=temperature, chunk_size=chunk_size
     )
-    gradients = torch.autograd.grad((weights * chosen.logprobs).sum(), (head.hidden, head.psi))
-    torch.testing.assert_close(chosen.logprobs, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(chosen.entropy, expected_entropy, rtol=0, atol=1e-12)
+    gradients = torch.autograd.grad((weights * logprobs).sum(), (head.hidden, head.psi))
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy, expected_entropy, rtol=0, atol=1e-12)
     for gradient, wanted in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-12)
-    assert not chosen.entropy.requires_grad
+    assert not entropy.requires_grad
 
 
 def test_disallowed_operators_take_no_probability_and_get_no_gradient():
     head = make_head()
     head.allowed[:] = False
     head.actions.clamp_(max=VOCAB - 1)
-    chosen = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed, chunk_size=4)
-    plain = chosen_logprobs(head.hidden, head.weight, head.psi[:0], head.actions, head.allowed[:, :0], chunk_size=4)
-    torch.testing.assert_close(chosen.logprobs, plain.logprobs, rtol=0, atol=1e-12)
-    torch.testing.assert_close(chosen.entropy, plain.entropy, rtol=0, atol=1e-12)
-    torch.testing.assert_close(plain.logprobs, head.unchunked()[0], rtol=0, atol=1e-12)
-    (gradient,) = torch.autograd.grad(chosen.logprobs.sum(), head.psi)
+    logprobs, entropy = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed, chunk_size=4)
+    plain, plain_entropy = chosen_logprobs(
+        head.hidden, head.weight, head.psi[:0], head.actions, head.allowed[:, :0], chunk_size=4
+    )
+    torch.testing.assert_close(logprobs, plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy, plain_entropy, rtol=0, atol=1e-12)
+    torch.testing.assert_close(plain, head.unchunked()[0], rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(logprobs.sum(), head.psi)
     assert gradient.isfinite().all() and not gradient.any()
 
 
 def test_choosing_a_disallowed_operator_has_probability_zero():
     head = make_head()
     head.allowed[2, 0] = False
-    chosen = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed)
-    assert chosen.logprobs.isneginf().nonzero().flatten().tolist() == [2]
+    logprobs, _ = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed)
+    assert logprobs.isneginf().nonzero().flatten().tolist() == [2]
 
 
 def test_a_half_precision_head_still_gives_float32_logprobs_and_gradients_to_psi():
@@ -324,10 +326,10 @@ def test_a_half_precision_head_still_gives_float32_logprobs_and_gradients_to_psi
     head.weight = head.weight.bfloat16()
     expected, _ = head.unchunked()
     expected_gradients = torch.autograd.grad(expected.sum(), (head.hidden, head.psi))
-    chosen = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed, chunk_size=4)
-    gradients = torch.autograd.grad(chosen.logprobs.sum(), (head.hidden, head.psi))
-    assert chosen.logprobs.dtype is torch.float32
-    torch.testing.assert_close(chosen.logprobs, expected, rtol=0, atol=1e-4)
+    logprobs, _ = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed, chunk_size=4)
+    gradients = torch.autograd.grad(logprobs.sum(), (head.hidden, head.psi))
+    assert logprobs.dtype is torch.float32
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-4)
     assert [gradient.dtype for gradient in gradients] == [torch.bfloat16, torch.float32]
     torch.testing.assert_close(gradients[1], expected_gradients[1], rtol=1e-5, atol=1e-5)
 
@@ -352,7 +354,7 @@ def test_two_float32_copies_of_a_chunk_exist_forward_and_none_backward(operators
     allowed = torch.ones(positions, operators, dtype=torch.bool)
     weight, actions = torch.randn(vocab, 2), torch.arange(positions)
     with Allocations() as forward:
-        loss = chosen_logprobs(hidden, weight, psi, actions, allowed, chunk_size=32).logprobs.sum()
+        loss = chosen_logprobs(hidden, weight, psi, actions, allowed, chunk_size=32)[0].sum()
     with Allocations() as backward:
         loss.backward()
     assert 2 <= forward.peak / chunk < 2.1

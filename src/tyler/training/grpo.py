@@ -290,8 +290,8 @@ class GrpoTrainer(Trainer):
         assert rollout.start is not None and rollout.reference is not None, "made before the first micro-batch"
         rows = torch.tensor(places, device=self.backbone.device)
         length = int(actions.mask[rows].any(dim=0).nonzero().max()) + 1
-        logprobs, entropy = (part if part is None else part[:, :length] for part in self.replay(rollout, places))
-        assert logprobs is not None
+        logprobs, entropy = self.replay(rollout, places)
+        logprobs = logprobs[:, :length]
         if first:
             rollout.start[rows, :length] = logprobs.detach()
             reference = self.reference(rollout, places)
@@ -302,7 +302,7 @@ class GrpoTrainer(Trainer):
         start, reference = rollout.start[rows, :length], rollout.reference[rows, :length]
         terms = self.loss(logprobs, start, behaviour, reference, advantages[rows], mine)
         if entropy is not None:
-            terms["entropy"] = (mine.grpo * entropy).sum()
+            terms["entropy"] = (mine.grpo * entropy[:, :length]).sum()
         return {name: term for name, term in terms.items() if name in self.terms}
 
     def mismatch(self, rollout: Rollout, actions: Actions, mask: Tensor) -> dict[str, float]:

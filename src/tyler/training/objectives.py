@@ -4,7 +4,7 @@ An action is a token or an operator invocation; its id lies in V' = V + K. Laten
 The losses of Stage 2 are in `policy_losses.py`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,13 +40,6 @@ def stage1_loss(
 # ------------------------------------------------------------------------------------------------ log-probabilities
 
 
-class ChosenLogprobs(NamedTuple):
-    """log p of each chosen action over V' (with gradient), and the entropy of its distribution (detached), in nats."""
-
-    logprobs: Float[Tensor, " positions"]
-    entropy: Float[Tensor, " positions"]
-
-
 def chosen_logprobs(
     hidden: Float[Tensor, "positions dim"],
     head_weight: Float[Tensor, "vocab dim"],
@@ -56,8 +49,9 @@ def chosen_logprobs(
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
-) -> ChosenLogprobs:
-    """log p_{theta,psi}(a_t | x_t) over V' = V + K without ever holding all logits (Section 3.3, Eq. app-grpo-ratio).
+) -> tuple[Float[Tensor, " positions"], Float[Tensor, " positions"]]:
+    """log p_{theta,psi}(a_t | x_t) over V' = V + K without ever holding all logits (Section 3.3, Eq. app-grpo-ratio),
+    with gradient, and the entropy of the distribution, detached; in nats.
 
     `hidden` is the state that predicts the action, after the final norm; the head must have no bias. `operator_rows` is
     psi: operator k has action id V + k. `allowed` says which operators each position could choose; the others get -inf
@@ -75,7 +69,7 @@ def chosen_logprobs(
     rows = operator_rows.to(torch.promote_types(hidden.dtype, torch.float32))
     size = chunk_size or positions_at_once(len(head_weight) + len(rows))
     chunked = hidden, rows, actions, allowed
-    return ChosenLogprobs(*_ChosenLogprobs.apply(*chunked, head_weight, temperature, size))
+    return _ChosenLogprobs.apply(*chunked, head_weight, temperature, size)
 
 
 def token_logprobs(
@@ -87,7 +81,7 @@ def token_logprobs(
 ) -> Float[Tensor, " positions"]:
     """log p_theta(y_t) over V, in float32 or wider: `chosen_logprobs` without operators."""
     psi, allowed = head_weight.new_empty(0, head_weight.shape[1]), tokens.new_empty(len(tokens), 0, dtype=torch.bool)
-    return chosen_logprobs(hidden, head_weight, psi, tokens, allowed, temperature=temperature).logprobs
+    return chosen_logprobs(hidden, head_weight, psi, tokens, allowed, temperature=temperature)[0]
 
 
 class _ChosenLogprobs(torch.autograd.Function):

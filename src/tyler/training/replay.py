@@ -65,10 +65,10 @@ def replay_logprobs(
     allowed = torch.cat([one.allowed()[each] for one, each in zip(trajectories, drawn, strict=True)])
     device, scale = backbone.device, trajectories[0].sampling.scale
     actions = torch.tensor(taken, dtype=torch.long, device=device)
-    chosen = chosen_logprobs(states, backbone.head, psi, actions, allowed.to(device), temperature=scale)
+    logprobs, entropy = chosen_logprobs(states, backbone.head, psi, actions, allowed.to(device), temperature=scale)
     mask = pad_sequence(drawn, batch_first=True).to(device)
     empty = torch.zeros(mask.shape, device=device)
-    return empty.masked_scatter(mask, chosen.logprobs), empty.masked_scatter(mask, chosen.entropy)
+    return empty.masked_scatter(mask, logprobs), empty.masked_scatter(mask, entropy)
 
 
 def prompts_shared(prompts: Sequence[Ids]) -> dict[Ids, int]:
