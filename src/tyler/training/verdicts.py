@@ -15,9 +15,6 @@ from tyler.tasks.grading import find_task
 from tyler.tasks.problem import GradeOptions, Outcome, Problem, Verdict
 from tyler.tasks.sandbox.sandbox import SandboxError, require
 
-Key = tuple[str, str, str, bool, bool]
-"""What a verdict depends on: task, text, gold answer, whether the answer was cut off, whether it began in a thought."""
-
 
 @dataclass(frozen=True)
 class Verifier:
@@ -47,14 +44,13 @@ class Verifier:
             for problem, answer in zip(problems, answers, strict=True)
         ]
         pool = ThreadPoolExecutor(max(1, min(len(keys), cores())), thread_name_prefix="grading")
-        graded = {key: pool.submit(self._verdict, key) for key in dict.fromkeys(keys)}
+        graded = {key: pool.submit(self._verdict, *key) for key in dict.fromkeys(keys)}
         wait(graded.values(), timeout=self.seconds)
         pool.shutdown(wait=False, cancel_futures=True)
         in_time = {key for key, verdict in graded.items() if verdict.done() and not verdict.cancelled()}
         return [graded[key].result() if key in in_time else None for key in keys]
 
-    def _verdict(self, key: Key) -> Verdict | None:
-        task, text, gold, truncated, thought_open = key
+    def _verdict(self, task: str, text: str, gold: str, truncated: bool, thought_open: bool) -> Verdict | None:
         try:
             return grade(
                 task,
