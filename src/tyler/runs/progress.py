@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -44,43 +45,42 @@ class RichBar(Bar):
         self._progress.update(self._task, advance=1, note=note)
 
 
+@dataclass
 class LogLines(Bar):
     """A Bar as lines of a log: at the start, after the first step, every 30 seconds, and at the end.
 
     A step that takes longer than that has a line of its own. `clock` gives seconds.
     """
 
-    def __init__(
-        self,
-        description: str,
-        total: int,
-        done: int = 0,
-        unit: str = "step",
-        where: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._description, self._total, self._done, self._unit, self._clock = description, total, done, unit, clock
-        self._first = done
-        self._started = self._said = clock()
-        location = "" if where is None or where == Path() else f", in {where}"
-        after = f", {done} of them done before" if done else ""
-        logger.info("%s: %s%s%s", description, counted(total, unit), after, location)
+    description: str
+    total: int
+    done: int = 0
+    unit: str = "step"
+    where: Path | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.done_before, self.started = self.done, self.clock()
+        self.said = self.started
+        location = "" if self.where is None or self.where == Path() else f", in {self.where}"
+        after = f", {self.done} of them done before" if self.done else ""
+        logger.info("%s: %s%s%s", self.description, counted(self.total, self.unit), after, location)
 
     def advance(self, note: str = "") -> None:
-        self._done += 1
-        now = self._clock()
-        is_first = self._done == self._first + 1
-        if is_first or self._done >= self._total or now - self._said >= SECONDS_BETWEEN_LINES:
-            self._said = now
-            logger.info("%s", self._line(now - self._started, note))
+        self.done += 1
+        now = self.clock()
+        is_first = self.done == self.done_before + 1
+        if is_first or self.done >= self.total or now - self.said >= SECONDS_BETWEEN_LINES:
+            self.said = now
+            logger.info("%s", self._line(now - self.started, note))
 
     def _line(self, seconds: float, note: str) -> str:
-        each = seconds / (self._done - self._first)
-        parts = [f"{self._description}: {self._unit} {self._done} of {self._total}"]
+        each = seconds / (self.done - self.done_before)
+        parts = [f"{self.description}: {self.unit} {self.done} of {self.total}"]
         parts += [note] * bool(note)
-        parts += [f"{each:.3g} s per {self._unit}", f"{clock_time(seconds)} elapsed"]
-        if self._done < self._total:
-            parts.append(f"{clock_time(each * (self._total - self._done))} left")
+        parts += [f"{each:.3g} s per {self.unit}", f"{clock_time(seconds)} elapsed"]
+        if self.done < self.total:
+            parts.append(f"{clock_time(each * (self.total - self.done))} left")
         return ", ".join(parts)
 
 
