@@ -217,23 +217,15 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
 
 
 def prepared(config: Config, model: Tyler, started: str, title: str) -> Prepared[Tyler]:
-    """A model that is to learn from rewards, with its problems; `started` is the fingerprint that it starts from."""
+    """A model that is to learn from rewards, with its problems: it gets a new eta, drawn from torch's global generator,
+    and the engine that answers, and is sharded where the config says so. `started` is the fingerprint before that."""
     problems, development = load_problems_that_fit(config, config.stage2, model.request, model.backbone)
     content = map(Problem.content, problems)
     origin = origin_of(started, content, model.backbone, model.operators) | origins(config.rewards)
-    model = learner(model, config)
-    parts = model, problems, development, config, title
-    return Prepared(model, origin, lambda run: Stage2Trainer(*parts).train(run), config)
-
-
-def learner(model: Tyler, config: Config) -> Tyler:
-    """The model with a new eta, on the engine that answers, and sharded where the config says so.
-
-    Draws from torch's global generator.
-    """
     model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
     model.policy.add_lora(lora_of(config))
     if config.stage2.shard_layers:
         distributed.run_on_rank_zero(model.backbone.exported)  # while it is whole: the engine reads its folder
         shard(model, resolve_device(config.devices.device), {"stage2.batch_size": config.stage2.batch_size})
-    return model
+    parts = model, problems, development, config, title
+    return Prepared(model, origin, lambda run: Stage2Trainer(*parts).train(run), config)
