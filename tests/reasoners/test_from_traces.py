@@ -182,7 +182,7 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout(kind: Kin
     for settings in ({"micro_batch_size": 1}, {}, {"micro_batch_tokens": "auto"}):
         trainer = kind.of(model, watched=3, **settings)
         trainer.module.train()
-        losses.append(trainer.development_loss())
+        losses.append(trainer.evaluate()[trainer.best])
         assert all(module.training for module in trainer.module.modules()), "and training goes on with it"
     trainer.module.eval()
     traces = kind.traces(model)[-3:]

@@ -118,17 +118,14 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
                 total += float(loss.detach())
         return sum(distributed.gather(total))
 
-    def evaluate(self) -> dict[str, float]:
-        return {self.best: self.development_loss()}
-
     @torch.no_grad()
-    def development_loss(self) -> float:
+    def evaluate(self) -> dict[str, float]:
         """The loss of the development examples, without dropout."""
         training = self.module.training
         self.module.eval()
         loss = self.accumulate(self.development, lambda part: None)
         self.module.train(training)
-        return loss
+        return {self.best: loss}
 
 
 def autocast(backbone: Backbone, enabled: bool) -> torch.autocast:
