@@ -65,9 +65,7 @@ def collect_decisions(model: Tyler, trajectories: Sequence[Trajectory]) -> Decis
             hidden.append(chosen.float())
             token_mass.append(token_masses(chosen, model.backbone.head))
             actions = torch.tensor(trajectory.actions, dtype=torch.long, device=states.device)
-            operator.append(
-                torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR)
-            )
+            operator.append((actions - model.backbone.vocab_size).clamp(min=NO_OPERATOR))  # tokens have lower ids
     return Decisions(torch.cat(hidden), torch.cat(token_mass), torch.cat(operator))
 
 

@@ -83,8 +83,7 @@ def training_steps(
     hand is finished and saved, and signals.Interrupted says how to resume. One interrupted process stops them all.
     """
     seed = torch.initial_seed()
-    if distributed.rank() == 0:
-        run.note_at_start({"training": title, "steps": total})
+    run.note_at_start({"training": title, "steps": total})
     shown = bar(title, total, done, where=run.path) if distributed.rank() == 0 else nullcontext(Bar())
     with shown as progress, interruptible() as interruption:
         for number in range(done, total):

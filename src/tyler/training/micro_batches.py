@@ -59,8 +59,8 @@ class MicroBatches:
         batch that fits at once keeps its order, and a row that is longer than `positions` is read alone.
         """
         places = list(range(len(lengths)))
-        if not places or self._fits(lengths):
-            return [places] if places else []
+        if places and self._fits(lengths):
+            return [places]
         places.sort(key=lambda place: -lengths[place])
         if groups is not None:
             turns = {group: turn for turn, group in reversed(list(enumerate(groups[place] for place in places)))}

@@ -194,16 +194,10 @@ def stage1(shape: Shape, config: Config, section: str) -> Step:
     latents, behind the rest."""
     loop, counts = config.stage1, count_parameters(shape, config.lora, config.operators)
     length, latents = loop.max_length, max(operator.num_latents for operator in config.operators)
-    rows = rows_of(config, section, length)
-    reads = ((Read(rows, length, length, chunks=loop.insertions.max), config.lora), (Read(rows, latents, length), None))
-    return Step(
-        reads,
-        rows * length,
-        counts.stage1,
-        loop.gradient_checkpointing,
-        prefix=rows * length,
-        weight_copies=copies_of(loop),
-    )
+    rows, recompute = rows_of(config, section, length), loop.gradient_checkpointing
+    read, suffix = Read(rows, length, length, chunks=loop.insertions.max), Read(rows, latents, length)
+    reads, positions = ((read, config.lora), (suffix, None)), read.positions
+    return Step(reads, positions, counts.stage1, recompute, prefix=positions, weight_copies=copies_of(loop))
 
 
 def stage2(shape: Shape, config: Config, section: str) -> Step:
