@@ -5,18 +5,19 @@ biases stay whole: they are small, and gradients and checkpoints are as without 
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import PreTrainedModel
 
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import resolve_device, resolve_dtype
 from tyler.training import distributed
+from tyler.training.packing import layers_of
 
 
 def load_settings(config: Config, *, sharded: bool) -> dict[str, Any]:
@@ -43,14 +44,8 @@ def shard(model: Tyler, device: torch.device, divided: Mapping[str, int]) -> Non
     model.backbone.fingerprint()  # taken while the weights are whole; every checkpoint names it
     views = [model.backbone.decoder, model.synthesizer.decoder, model.policy.decoder]
     mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (distributed.world(),))
-    for decoder in dict.fromkeys(views):
-        shard_layers(decoder, mesh)
-    for part in (model.backbone.model, model.synthesizer, model.policy):
-        cast(nn.Module, part).to(device)
-
-
-def shard_layers(decoder: PreTrainedModel, mesh: DeviceMesh) -> None:
-    """Leave this process its part of a decoder's frozen matrices."""
-    for layer in cast(nn.ModuleList, decoder.layers):
+    for layer in chain(*map(layers_of, dict.fromkeys(views))):
         whole = {one for name, one in layer.named_parameters() if "lora_" in name or one.dim() == 1}
         fully_shard(layer, mesh=mesh, ignored_params=whole, reshard_after_forward=True)
+    for part in (model.backbone.model, model.synthesizer, model.policy):
+        cast(nn.Module, part).to(device)
