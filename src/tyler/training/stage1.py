@@ -60,7 +60,7 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Trace]):
     def __init__(
         self, model: Tyler, traces: Sequence[Trace], config: Stage1Config, development: Sequence[Trace] = ()
     ) -> None:
-        examples = [development_example(trace, config) for trace in development]
+        examples = [with_drawn(trace, config, f"development {config.seed} {trace.id}") for trace in development]
         super().__init__(model.at_stage("stage1"), traces, config, examples)
         self.config = config
 
@@ -87,17 +87,15 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Trace]):
 
 def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Trace]:
     """The examples of one step. Which, and where latents go, follows from seed and step alone."""
-    batch = []
-    for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
-        draw = random.Random(f"insertions {config.seed} {epoch} {index}")
-        batch.append(traces[index].with_latents(draw_insertions(traces[index], config.insertions, draw)))
-    return batch
+    return [
+        with_drawn(traces[index], config, f"insertions {config.seed} {epoch} {index}")
+        for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed)
+    ]
 
 
-def development_example(trace: Trace, config: Stage1Config) -> Trace:
-    """A development trace with latents, which go to the same places every time."""
-    draw = random.Random(f"development {config.seed} {trace.id}")
-    return trace.with_latents(draw_insertions(trace, config.insertions, draw))
+def with_drawn(trace: Trace, config: Stage1Config, seed: str) -> Trace:
+    """A trace with latents at places that follow from `seed`."""
+    return trace.with_latents(draw_insertions(trace, config.insertions, random.Random(seed)))
 
 
 @training_command
