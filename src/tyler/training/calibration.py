@@ -40,14 +40,11 @@ class Decisions:
 def boundary_requests(model: Tyler, problems: Sequence[str | Problem], config: Config) -> list[Request]:
     """What is asked to see the policy's decisions: the first of the problems, every boundary's operator invoked."""
     seed, longest = seed_of(config.stage2.seed, "calibration"), config.stage2.max_new_tokens
+    asked, temperature = problems[: config.stage2.calibration.num_problems], config.grpo.temperature
+    samplings = [Sampling(temperature, seed=seed + index) for index in range(len(asked))]
     return [
-        model.request(
-            problem,
-            router=AtBoundaries(),
-            sampling=Sampling(config.grpo.temperature, seed=seed + index),
-            max_new_tokens=longest,
-        )
-        for index, problem in enumerate(problems[: config.stage2.calibration.num_problems])
+        model.request(problem, router=AtBoundaries(), sampling=sampling, max_new_tokens=longest)
+        for problem, sampling in zip(asked, samplings, strict=True)
     ]
 
 

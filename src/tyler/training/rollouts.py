@@ -50,8 +50,7 @@ class NativeRollouts:
 
     def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Answer, and give the engine's memory back: the learner, whose turn is next, needs it."""
-        decoding = self.decoding
-        trajectories = self.engine.run(requests, slots=decoding.slots, memory=decoding.memory)
+        trajectories = self.engine.run(requests, slots=self.decoding.slots, memory=self.decoding.memory)
         self.engine.release()
         return trajectories
 

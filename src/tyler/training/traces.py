@@ -25,12 +25,8 @@ def tokenize(backbone: Backbone, operators: Sequence[Operator], prompt: Prompt, 
     targets = target_ids(tokenizer, problem.solution)
     spans = token_spans(tokenizer, problem.solution, targets[:-1])
     pairs = candidates(problem.solution, spans, operators)
-    return Trace(
-        id=problem.id,
-        prompt_ids=tuple(prompt_ids(tokenizer, problem.prompt, prompt.of_problem(problem))),
-        target_ids=tuple(targets),
-        candidates=tuple(pairs),
-    )
+    asked = prompt_ids(tokenizer, problem.prompt, prompt.of_problem(problem))
+    return Trace(problem.id, tuple(asked), tuple(targets), tuple(pairs))
 
 
 def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
@@ -60,8 +56,7 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
             f"no room beside {latents} latents; raise it, or lower stage1.insertions.max, the operators' num_latents, "
             "or the latents of another method"
         )
-    prompt = config.prompt
-    traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
+    traces = [tokenize(backbone, config.operators, config.prompt, problem) for problem in problems]
     short = [trace for trace in traces if len(trace) <= limit]
     kept = [trace for trace in short if trace.candidates]
     if len(kept) < len(traces):
