@@ -144,12 +144,10 @@ def test_stage1_ignores_whatever_lies_outside_the_mask():
 
 def test_the_surrogate_clips_gains_on_both_signs_and_never_losses():
     ratio = torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]])
-    surrogate = clipped_surrogate(ratio, torch.tensor([1.0, -1.0]), EPSILON)
+    advantages = torch.tensor([1.0, -1.0])
+    surrogate = clipped_surrogate(ratio, advantages, EPSILON)
     torch.testing.assert_close(surrogate, torch.tensor([[0.5, 1.0, 1.2], [-0.8, -1.0, -2.0]]))
-    assert clipped_actions(ratio, torch.tensor([1.0, -1.0]), EPSILON).tolist() == [
-        [False, False, True],
-        [True, False, False],
-    ]
+    assert clipped_actions(surrogate, ratio, advantages).tolist() == [[False, False, True], [True, False, False]]
 
 
 def test_k3_over_samples_of_p_estimates_the_kl_from_p_to_the_reference():

@@ -181,14 +181,12 @@ def clipped_surrogate(
 
 
 def clipped_actions(
+    surrogate: Float[Tensor, "batch actions"],
     ratio: Float[Tensor, "batch actions"],
     advantages: Float[Tensor, " batch"],
-    clip_range: float,
-    clip_range_high: float | None = None,
 ) -> Bool[Tensor, "batch actions"]:
-    """Where the clip of Eq. app-grpo-token binds, so that the action gives no gradient."""
-    advantage = advantages.unsqueeze(1)
-    return clipped_surrogate(ratio, advantages, clip_range, clip_range_high) < ratio * advantage
+    """Where the clip of Eq. app-grpo-token binds in a `clipped_surrogate`, so that the action gives no gradient."""
+    return surrogate < ratio * advantages.unsqueeze(1)
 
 
 def kl_k3(
@@ -316,18 +314,18 @@ class AnchoredLoss:
         )
         truncated = truncated_importance(old, behaviour, mask, objective.correction, cap)
         ratio = importance_ratio(logprobs, old)
-        surrogate = truncated * clipped_surrogate(ratio, advantages, *clips)
+        surrogate = clipped_surrogate(ratio, advantages, *clips)
         whole = ratio if objective.importance == "token" else sequence_ratio(logprobs, old, mask)
-        policy = truncated * clipped_surrogate(whole, advantages, *clips)
+        policy = clipped_surrogate(whole, advantages, *clips)
         kl = kl_k3(logprobs, reference)
-        grpo = grpo_loss(policy, kl, weights.grpo, self.kl_weight)
-        anchor = anchor_loss(surrogate, weights.anchor)
+        grpo = grpo_loss(truncated * policy, kl, weights.grpo, self.kl_weight)
+        anchor = anchor_loss(truncated * surrogate, weights.anchor)
         return {
             "loss": grpo + self.anchor_weight * anchor,
             "grpo": grpo.detach(),
             "anchor": anchor.detach(),
             "kl": (weights.grpo * kl.detach()).sum(),
-            "clip_share": (weights.grpo * clipped_actions(whole.detach(), advantages, *clips)).sum(),
-            "operator_clip_share": (weights.anchor * clipped_actions(ratio.detach(), advantages, *clips)).sum(),
+            "clip_share": (weights.grpo * clipped_actions(policy, whole, advantages)).sum(),
+            "operator_clip_share": (weights.anchor * clipped_actions(surrogate, ratio, advantages)).sum(),
             "cut_share": (weights.grpo * (truncated >= cap)).sum(),
         }
