@@ -6,6 +6,7 @@ with their stored latents, and descend on GRPO plus the operator-anchored loss. 
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -171,12 +172,9 @@ class Stage2Trainer(GrpoTrainer):
 
     def describe_answers(self, answers: Sequence[Trajectory]) -> dict[str, float]:
         """Mean invocations per trajectory: in all, and by operator."""
-        counts = {operator.name: 0 for operator in self.model.operators}
-        for trajectory in answers:
-            for invocation in trajectory.invocations:
-                counts[invocation.operator] += 1
-        means = {f"invocations_{name}": count / len(answers) for name, count in counts.items()}
-        return {"invocations": sum(counts.values()) / len(answers), **means}
+        counts = Counter(invocation.operator for answer in answers for invocation in answer.invocations)
+        means = {f"invocations_{one.name}": counts[one.name] / len(answers) for one in self.model.operators}
+        return {"invocations": counts.total() / len(answers), **means}
 
     def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
         """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout."""
