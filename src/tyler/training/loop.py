@@ -142,15 +142,27 @@ class Trainer(ABC):
     def train(self, run: TrainedRun) -> None:
         """Train in place, logging and checkpointing into `run`; resumes where `run` stands.
 
-        Every `eval_every` steps the model is evaluated, by which the best checkpoint is chosen.
+        Every `eval_every` steps the model is evaluated, by which the best checkpoint is chosen. Raises RunError where
+        the disk has no room for the checkpoints, ValueError for one that does not fit.
         """
         loop, total = self.loop, self.loop.num_steps(self.num_examples)
         updates = total * self.updates_per_step
         optimization = Optimization.of(loop, self.parameter_groups(), updates, scaler_of(self.backbone))
-        steps = self.remaining_steps(run, total, optimization)
-        if run.latest_checkpoint() is None:
+        state = [*optimization.parameters, *self.state]
+        run.require_space(state_bytes(state) + self.saved.saved_bytes())
+        newest = run.latest_checkpoint()
+        done = load_state(newest, state, optimization) if newest else 0
+        if done > total:
+            raise RunError(f"{run.path} has made {done} steps, and {total} are asked for; ask for more, or start anew")
+        if newest is None:
             self.start(run)
-        with closing(steps):
+
+        def write(steps_done: int, folder: Path) -> None:
+            self.saved.save_pretrained(folder)
+            save_state(folder, state, optimization, steps_done=steps_done)
+
+        steps = training_steps(self.title, run, total, done, loop.checkpoint_every, write)
+        with closing(steps):  # an error's traceback would otherwise keep the signals that they handle
             for step in steps:
                 metrics, note = self.step(step, optimization)
                 named: dict[str, float] = {f"{self.metrics.prefix}/{name}": value for name, value in metrics.items()}
@@ -158,23 +170,3 @@ class Trainer(ABC):
                     named |= self.evaluate()
                     run.record_best(step.number + 1, self.best, named[self.best], self.better)
                 step.log(named, note)
-
-    def remaining_steps(self, run: TrainedRun, total: int, optimization: Optimization) -> Generator[Step]:
-        """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.
-
-        Loop over them inside `contextlib.closing`: an error's traceback would otherwise keep the signals that they
-        handle. What the newest checkpoint holds is back when this returns. Raises RunError where the disk has no room
-        for the checkpoints, ValueError for one that does not fit.
-        """
-        state = [*optimization.parameters, *self.state]
-        run.require_space(state_bytes(state) + self.saved.saved_bytes())
-        newest = run.latest_checkpoint()
-        done = load_state(newest, state, optimization) if newest else 0
-        if done > total:
-            raise RunError(f"{run.path} has made {done} steps, and {total} are asked for; ask for more, or start anew")
-
-        def write(steps_done: int, folder: Path) -> None:
-            self.saved.save_pretrained(folder)
-            save_state(folder, state, optimization, steps_done=steps_done)
-
-        return training_steps(self.title, run, total, done, self.loop.checkpoint_every, write)
