@@ -38,7 +38,6 @@ def merge(model: Tyler, folder: Path, dtype: torch.dtype = torch.float32, *, for
     plain = merged(model.policy.lora, model.backbone.model, dtype)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     with no_progress_bar():
         plain.save_pretrained(partial)
     model.backbone.tokenizer.save_pretrained(partial)

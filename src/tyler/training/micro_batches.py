@@ -74,7 +74,6 @@ class MicroBatches:
         return parts
 
     def _fits(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of these lengths may be read at once."""
         if self.rows is not None and len(lengths) > self.rows:
             return False
         return self.positions is None or len(lengths) == 1 or sum(lengths) <= self.positions
