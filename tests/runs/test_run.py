@@ -24,9 +24,8 @@ from tyler.runs.checkpoints import (
     latest_checkpoint,
     whole_checkpoints,
 )
-from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.run import Run, TrainedRun
+from tyler.runs.run import Run, TrainedRun, release, take_lock
 from tyler.training.command import opened_run
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"

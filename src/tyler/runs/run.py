@@ -15,6 +15,7 @@ end up equal to those of a run that was never interrupted. docs/runs.md says wha
 """
 
 import errno
+import fcntl
 import gzip
 import json
 import logging
@@ -53,12 +54,13 @@ from tyler.runs.checkpoints import (
     whole_checkpoints,
     write_digests,
 )
-from tyler.runs.directory_lock import LOCK, release, take_lock
 from tyler.runs.environment import environment
 from tyler.runs.json_lines import json_line, parsed
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl.gz", "tracking", "origin.json"
+LOCK = ".lock"
+"""What is locked while a process writes the run, and gone afterwards."""
 REPORT = "report.html"
 """What commands draw of a run beside it."""
 HALF_A_CONFIG = f".{CONFIG}.*"
@@ -254,7 +256,10 @@ class Run(TrainedRun):
             raise self._not_written(final, error) from error
         finally:
             shutil.rmtree(half_written, ignore_errors=True)
-        self._remove_old_checkpoints()
+        best = best_checkpoint(self.path)
+        for old in whole_checkpoints(self.path)[: -self._keep_checkpoints]:
+            if old != best:
+                remove_checkpoint(old)
 
     def close(self) -> None:
         self._held.close()
@@ -264,12 +269,6 @@ class Run(TrainedRun):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _remove_old_checkpoints(self) -> None:
-        best = best_checkpoint(self.path)
-        for old in whole_checkpoints(self.path)[: -self._keep_checkpoints]:
-            if old != best:
-                remove_checkpoint(old)
 
     def _append(self, log: FileIO, name: str, content: bytes) -> None:
         before = os.fstat(log.fileno()).st_size
@@ -370,6 +369,39 @@ def _open_directory(path: Path, locked: bool, held: ExitStack) -> None:
         held.callback(release, path, lock)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
+
+
+def take_lock(path: Path) -> int:
+    """The descriptor of the directory's lock, which is made for it.
+
+    Raises RunError while another process has it and where the file system has no locks, OSError where it cannot be
+    made.
+    """
+    while True:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (path / LOCK).exists() and os.path.samestat(os.fstat(lock), os.stat(path / LOCK)):
+                return lock
+            os.close(lock)  # the run that had it ended meanwhile, and removed it
+        except BlockingIOError:
+            owner = os.pread(lock, 256, 0).decode() or "unknown"
+            os.close(lock)
+            raise RunError(
+                f"{path} is being written by process {owner}; wait for it or choose another directory (--output)"
+            ) from None
+        except OSError as error:  # some network file systems have no locks
+            os.close(lock)
+            raise RunError(
+                f"cannot lock {path}: {error.strerror}; choose a directory on another file system (--output), or say "
+                "--no-lock, and see to it that one process writes it"
+            ) from error
+
+
+def release(path: Path, lock: int) -> None:
+    """Remove the lock while it is still held, and let go of it."""
+    (path / LOCK).unlink(missing_ok=True)
+    os.close(lock)
 
 
 def _rewind_logs(path: Path) -> None:

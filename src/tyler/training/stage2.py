@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -177,15 +176,11 @@ class Stage2Trainer(GrpoTrainer):
         return {"invocations": counts.total() / len(answers), **means}
 
     def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
-        """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout."""
+        """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout, or
+        of a share that is evenly from all of them, rounded up."""
         records = [one for part in distributed.gather(trajectory_records(rollout)) for one in part]
-        run.log_trajectories(step, spread(records, self.config.checkpoints.trajectories))
-
-
-def spread(records: Sequence[Any], share: float) -> list[Any]:
-    """A share of the records, evenly from all of them, rounded up."""
-    count = math.ceil(share * len(records))
-    return [records[place * len(records) // count] for place in range(count)]
+        count = math.ceil(self.config.checkpoints.trajectories * len(records))
+        run.log_trajectories(step, [records[place * len(records) // count] for place in range(count)])
 
 
 @training_command
