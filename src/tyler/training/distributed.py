@@ -36,11 +36,6 @@ def world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def launched() -> int:
-    """The number of processes that a launcher started, whether they have joined or not."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 # --- joining --------------------------------------------------------------------------------------------------------
 
 
@@ -51,12 +46,13 @@ def joined(config: DevicesConfig) -> Iterator[None]:
     A process that leaves with an error drops its connections, and the others raise LostPeer. Raises ValueError where
     there are more processes than devices, or one device is named for all.
     """
-    if launched() == 1 or dist.is_initialized():
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched == 1 or dist.is_initialized():
         yield
         return
     if config.device is not None:
         raise ValueError(
-            f"devices.device={config.device!r} names one device, and {launched()} processes were started, each of "
+            f"devices.device={config.device!r} names one device, and {launched} processes were started, each of "
             "which takes its own; leave it null"
         )
     if cuda := torch.cuda.is_available():

@@ -238,12 +238,10 @@ class GrpoTrainer(Trainer):
 
     def advantages(self, rollout: Rollout) -> Float[Tensor, " answers"]:
         """Of this process's answers, scaled by the rewards of the whole batch where the config says so."""
-        objective = self.objective
-        everyone = distributed.gather(rollout.rewards) if objective.scale_rewards == "batch" else [rollout.rewards]
+        epsilon, scale = self.objective.advantage_epsilon, self.objective.scale_rewards
+        everyone = distributed.gather(rollout.rewards) if scale == "batch" else [rollout.rewards]
         batch = torch.cat(everyone).flatten()
-        found = group_advantages(
-            rollout.rewards, objective.advantage_epsilon, scale=objective.scale_rewards, batch=batch
-        )
+        found = group_advantages(rollout.rewards, epsilon, scale=scale, batch=batch)
         return found.flatten().to(self.backbone.device)
 
     def weights(self, rollout: Rollout, actions: Actions) -> ActionWeights:

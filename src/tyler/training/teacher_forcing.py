@@ -150,9 +150,8 @@ def num_positions(example: Trace, heads: Heads) -> int:
 
 def first_latent(example: Trace) -> int:
     """Context position of the first latent; without insertions, the last position that predicts a target."""
-    if example.insertions:
-        return len(example.prompt_ids) + example.insertions[0].position
-    return len(example.prompt_ids) + len(example.target_ids) - 2
+    at = example.insertions[0].position if example.insertions else len(example.target_ids) - 2
+    return len(example.prompt_ids) + at
 
 
 def embed_ids(backbone: Backbone, ids: Sequence[int]) -> Float[Tensor, "seq dim"]:
