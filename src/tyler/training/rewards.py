@@ -105,7 +105,7 @@ def budget_penalty(
     return over_budget * success
 
 
-def over_budget(
+def overspending(
     *, success: list[bool | None], num_invocations: list[int], allowed: int, weight: float, **columns: Any
 ) -> Values:
     """-lambda P_bud(tau), the second term of Eq. trajectory-reward; B_O is `allowed`, lambda `weight`."""
@@ -298,7 +298,7 @@ def _weighted(one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig,
     built_in: dict[str, Reward] = {
         "verifier": verifier,
         "code": verifier,
-        "budget": partial(over_budget, allowed=config.budget, weight=config.budget_weight),
+        "budget": partial(overspending, allowed=config.budget, weight=config.budget_weight),
         "format": answer_format,
         "length": partial(brevity, free=one.free, longest=longest),
     }
