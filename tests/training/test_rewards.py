@@ -172,7 +172,7 @@ def test_programs_may_import_what_the_config_names(monkeypatch: pytest.MonkeyPat
     seen = []
     monkeypatch.setattr(verdicts, "grade", lambda *_, packages, **__: seen.append(packages))
     verdicts.Verifier(runs_code=True, packages=GrpoConfig(packages=("scipy",)).packages)._verdict(
-        ("t", "", "", False, False)
+        "t", "", "", False, False
     )
     assert seen == [("scipy",)]
 
