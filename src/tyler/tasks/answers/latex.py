@@ -10,7 +10,7 @@ from tyler.tasks.answers.boxed import parted
 from tyler.tasks.answers.quantities import SPELLINGS, is_known
 
 _UNICODE, _ALIASES = str.maketrans(SPELLINGS["unicode"]), SPELLINGS["commands"]
-_COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])|\\([A-Za-z]+)")
+_COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])")
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|"
     r"fbox|boxed|emph|underline)(?![A-Za-z]) ?\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -23,7 +23,7 @@ _JOINS = re.compile(r"(?:and|or)(?![A-Za-z])")
 _FUNCTION = re.compile(
     r"(?<![\\A-Za-z])(?:arc(?=sin|cos|tan))?(sin|cos|tan|cot|sec|csc|ln|log|pi|sqrt|infty)(?![A-Za-z])"
 )
-_WORDS = {"infinity": r"\infty ", "inf": r"\infty ", "degrees": r"^\circ ", "degree": r"^\circ ", "percent": r"\%"}
+_WORDS = {"infinity": r"\infty ", "inf": r"\infty ", "degrees": r"\degree ", "degree": r"\degree ", "percent": r"\%"}
 _WORD = re.compile(rf"(?<![\\A-Za-z])(?:{'|'.join(_WORDS)})(?![A-Za-z])", re.IGNORECASE)
 _SHORT_UNITS = {"m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": "liters", "l": "liters"}
 _SHORT_UNIT = re.compile(r"[mgshLl]|[A-Za-z]{1,2}/[mgshLl](?: ?\^ ?[0-9])?")
@@ -49,7 +49,7 @@ def tidy(text: str) -> str:
         text = _FONT.sub(_from_font, text)
     text = _COMMAND.sub(_alias, text)
     text = re.sub(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z])|\\prime(?![A-Za-z]))", r"\\degree ", text)
-    text = _WORD.sub(lambda word: _WORDS[word[0].lower()].replace(r"^\circ", r"\degree"), text)
+    text = _WORD.sub(lambda word: _WORDS[word[0].lower()], text)
     text = re.sub(r"\\?%", r"\\percent ", text)
     text = _FUNCTION.sub(lambda name: "\\" + name[0] + " ", text)
     text = text.replace("**", "^").replace("*", r"\cdot ").replace("<=", r"\le ").replace(">=", r"\ge ")
@@ -77,10 +77,7 @@ def _as_product(match: re.Match[str]) -> str:
 
 
 def _alias(command: re.Match[str]) -> str:
-    name = command[1] or command[2]
-    if name not in _ALIASES:
-        return command[0]
-    alias = _ALIASES[name]
+    name, alias = command[1], _ALIASES.get(command[1], command[0])
     return f"\\{alias} " if alias.isalpha() and name != "imath" else alias
 
 
@@ -120,7 +117,7 @@ def _argument(text: str, at: int, *, long: bool) -> tuple[str, int]:
     return (match[0], match.end()) if match and match[0] != "}" else ("", at)
 
 
-_BRACKET = re.compile(r"\\[{}]|\\(?:begin|end) ?\{|\\[A-Za-z]+|[{}()\[\]]")
+_BRACKET = re.compile(r"\\[{}]|\\(?:begin|end) ?(?=\{)|\\[A-Za-z]+|[{}()\[\]]")
 _OPENING = {"{", "(", "[", r"\{", r"\begin", r"\langle", r"\lfloor", r"\lceil"}
 _CLOSING = {"}", ")", "]", r"\}", r"\end", r"\rangle", r"\rfloor", r"\rceil"}
 
@@ -130,28 +127,17 @@ def depths(text: str) -> list[int] | None:
 
     Round and square brackets close each other, as in a half-open interval; a brace closes only a brace.
     """
-    levels = [0] * len(text)
+    levels: list[int] = []
     stack: list[str] = []
-    at = 0
     for token in _BRACKET.finditer(text):
-        levels[at : token.start()] = [len(stack)] * (token.start() - at)
-        mark = token[0].rstrip("{ ") if token[0].startswith((r"\begin", r"\end")) and token[0][-1] == "{" else token[0]
-        environment = mark != token[0]
-        end = token.end() - 1 if environment else token.end()
-        level = len(stack)
+        levels += [len(stack)] * (token.start() - len(levels))
+        mark, outside = token[0].rstrip(), len(stack)
         if mark in _OPENING:
             stack.append(mark)
-            level += 1
         elif mark in _CLOSING and (not stack or not _closes(mark, stack.pop())):
             return None
-        levels[token.start() : end] = [level] * (end - token.start())
-        at = end
-        if environment:
-            stack.append("{")
-            levels[end] = len(stack)
-            at = end + 1
-    levels[at:] = [len(stack)] * (len(text) - at)
-    return None if stack else levels
+        levels += [max(outside, len(stack))] * len(token[0])
+    return None if stack else levels + [0] * (len(text) - len(levels))
 
 
 def _closes(mark: str, opening: str) -> bool:
