@@ -48,7 +48,7 @@ _SWITCH = re.compile(
 )
 _STARS = re.compile(r"(\*\*|__)(?P<bold>[^*]+)\1")
 _UNIT_FRACTION = re.compile(r" ?\\frac ?\{ ?([A-Za-z]+) ?\} ?\{ ?([A-Za-z]+(?: ?\^ ?(?:[0-9]|\{ ?[0-9] ?\}))?) ?\}")
-_WHOLE = re.compile(r"\((?P<parens>[^()]*)\)|\{(?P<braces>[^{}]*)\}")
+_WHOLE = re.compile(r"\([^()]*\)|\{[^{}]*\}")
 
 
 def bare(text: str) -> str:
@@ -61,13 +61,12 @@ def bare(text: str) -> str:
         if text == before:
             break
     text = _UNIT_FRACTION.sub(r" \1/\2", text).strip().rstrip(" .,;")
-    if whole := _WHOLE.fullmatch(text):
-        text = whole["parens"] if whole["parens"] is not None else whole["braces"]
-    return text.strip()
+    return (text[1:-1] if _WHOLE.fullmatch(text) else text).strip()
 
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_DEEPER = {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}
 _BARE = re.compile(r"(?:\\[^()\[\]]|[^\s$\\])+")
 
 
@@ -97,7 +96,8 @@ def boxed_span(completion: str) -> tuple[int, int] | None:
     if not inside:
         return None
     if text.startswith("{", inside[-1]):
-        content = _braced(text, inside[-1])
+        end = closing(text, inside[-1])
+        content = None if end is None else _stripped(text[inside[-1] + 1 : end])
     else:
         bare = _BARE.match(text, inside[-1])
         content = bare.group().rstrip(".,;:") or None if bare else None
@@ -107,13 +107,13 @@ def boxed_span(completion: str) -> tuple[int, int] | None:
     return start, start + len(content)
 
 
-def _braced(text: str, start: int) -> str | None:
-    """The content of the brace group that opens at `start`, or None when it never closes."""
+def closing(text: str, start: int, brackets: re.Pattern[str] = _BRACE) -> int | None:
+    """Where the bracket at `start` closes, counting those that `brackets` finds, or None where it never does."""
     depth = 0
-    for brace in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+    for bracket in brackets.finditer(text, start):
+        depth += _DEEPER.get(bracket.group(), 0)
         if depth == 0:
-            return _stripped(text[start + 1 : brace.start()])
+            return bracket.start()
     return None
 
 
@@ -183,9 +183,7 @@ def _unquoted(text: str) -> str:
 
 def _stands_alone(chosen: str, mark: str, rest: str, *, native: bool) -> bool:
     """Whether what follows the letter and its mark is nothing, or the text of that one option."""
-    if not rest.strip(" .,;:)"):
-        return True
-    if _VERDICT.fullmatch(rest):
+    if not rest.strip(" .,;:)") or _VERDICT.fullmatch(rest):
         return True
     if not mark and native and (explained := _PARENTHESIS.fullmatch(rest)):
         return not any(pattern.match(explained[1]) for pattern in (_DENIAL, _ALL_OTHERS, _CONNECTED, _ONE_WORD))

@@ -58,7 +58,9 @@ def value(text: str, *, log_base: float = math.e) -> Value | None:
     if len(text) > _MAX_LENGTH:
         return None
     try:
-        return _Reader(plain(text), log_base).whole()
+        reader = _Reader(plain(text), log_base)
+        result = reader.sum()
+        return None if reader.ahead(".") else result
     except (_UnreadableError, ArithmeticError, ValueError):
         return None
 
@@ -69,12 +71,6 @@ class _Reader:
     def __init__(self, text: str, log_base: float) -> None:
         self.text, self.log_base = text, log_base
         self.at = self.depth = self.in_function = 0
-
-    def whole(self) -> Value:
-        result = self.sum()
-        if self.ahead("."):
-            raise _UnreadableError
-        return result
 
     def ahead(self, pattern: re.Pattern[str] | str) -> re.Match[str] | None:
         """The match of a pattern after spaces, if there is a nonempty one."""
@@ -217,9 +213,8 @@ class _Reader:
             return group
         result = self.signed(self.factor)
         while not ((word := self.ahead(_WORD)) and (word[1] or word[2]) in _FUNCTIONS):
-            factor = self.factor()
-            if factor is None:
-                return result
+            if (factor := self.factor()) is None:
+                break
             result = _checked(result * factor)
         return result
 

@@ -5,8 +5,9 @@ functions split at the top level, outside of all brackets. Everything takes time
 """
 
 import re
+from itertools import product
 
-from tyler.tasks.answers.boxed import parted
+from tyler.tasks.answers.boxed import closing, parted
 from tyler.tasks.answers.quantities import SPELLINGS, is_known
 
 _UNICODE, _ALIASES = str.maketrans(SPELLINGS["unicode"]), SPELLINGS["commands"]
@@ -109,14 +110,13 @@ def _argument(text: str, at: int, *, long: bool) -> tuple[str, int]:
     """The argument that begins at `at`, without its braces, and where it ends; `long` takes (...) and whole numbers."""
     while text[at : at + 1] == " ":
         at += 1
-    if text[at : at + 1] in ("{", "(") and (long or text[at] == "{"):
-        end = closing(text, at)
-        if end is not None:
-            return text[at + 1 : end].strip(), end + 1
+    if text.startswith(("{", "(") if long else "{", at) and (end := closing(text, at, _GROUP)) is not None:
+        return text[at + 1 : end].strip(), end + 1
     match = re.compile(r"\\[A-Za-z]+|[0-9]+|." if long else r"\\[A-Za-z]+|.").match(text, at)
     return (match[0], match.end()) if match and match[0] != "}" else ("", at)
 
 
+_GROUP = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 _BRACKET = re.compile(r"\\[{}]|\\(?:begin|end) ?(?=\{)|\\[A-Za-z]+|[{}()\[\]]")
 _OPENING = {"{", "(", "[", r"\{", r"\begin", r"\langle", r"\lfloor", r"\lceil"}
 _CLOSING = {"}", ")", "]", r"\}", r"\end", r"\rangle", r"\rfloor", r"\rceil"}
@@ -146,16 +146,6 @@ def _closes(mark: str, opening: str) -> bool:
     return {"}": "{", r"\}": r"\{", r"\end": r"\begin", r"\rangle": r"\langle"}.get(mark, opening) == opening
 
 
-def closing(text: str, start: int) -> int | None:
-    """Where the bracket at `start` closes, or None."""
-    depth = 0
-    for bracket in re.compile(r"\\.|[{}()\[\]]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(bracket[0], 0)
-        if depth == 0:
-            return bracket.start()
-    return None
-
-
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """The parts of `text` between the separators outside of all brackets, stripped; separators are left out."""
     levels = depths(text)
@@ -178,17 +168,15 @@ def both_signs(text: str) -> list[str]:
     return [re.sub(r"(^|= ?)\+ ?", r"\1", upper.strip()), lower]
 
 
-_PAIRS = {"(": (")", "]"), "[": (")", "]"), r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": ("}",)}
+_PAIRS = (*product("([", ")]"), (r"\{", r"\}"), (r"\langle", r"\rangle"), ("{", "}"))
 
 
 def bracketed(text: str) -> tuple[str, str, str] | None:
     """Opening bracket, content and closing bracket of a `text` that is one pair of brackets; None for any other."""
-    for opening, closings in _PAIRS.items():
-        for end in closings:
-            if text.startswith(opening) and text.endswith(end) and len(text) >= len(opening) + len(end):
-                inner = text[len(opening) : len(text) - len(end)]
-                if inner.endswith("\\") or depths(inner) is None:
-                    continue
+    for opening, end in _PAIRS:
+        if text.startswith(opening) and text.endswith(end) and len(text) >= len(opening) + len(end):
+            inner = text[len(opening) : len(text) - len(end)]
+            if not inner.endswith("\\") and depths(inner) is not None:
                 return opening, inner.strip(), end
     return None
 

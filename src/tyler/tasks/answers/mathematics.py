@@ -124,27 +124,20 @@ class _Comparison:
                 return None
         names, others = _items(answer), _items(gold)
         if len(others) > 1 and len(names) == 1 and "," in answer:
-            names = [answer_part for answer_part in split(answer, re.compile(","))]
-        if _is_set(answer) or _is_set(gold) or len(names) > 1 or len(others) > 1:
-            if {len(names), len(others)} == {0}:
-                return True
-            if bool(_named(names)) != bool(_named(others)):
-                return len(names) == len(others) and all(map(self.same, names, others))
-            return self._unordered(names, others)
-        return None
+            names = split(answer, re.compile(","))
+        if not (_is_set(answer) or _is_set(gold) or len(names) > 1 or len(others) > 1):
+            return None
+        if _named(names) != _named(others):
+            return len(names) == len(others) and all(map(self.same, names, others))
+        return self._unordered(names, others)
 
     def _sequences(self, answer: str, gold: str) -> bool | None:
         """Tuples, points and intervals; None where neither side is one."""
         given, expected = interval(answer) or sequence(answer), interval(gold) or sequence(gold)
-        if given is None and expected is not None:
-            given = assigned(answer)
-        if expected is None and given is not None:
-            expected = assigned(gold)
         if given is None and expected is None:
             return None
-        if given is None or expected is None:
-            return None if relation(answer) and relation(gold) else False
-        if given.name and expected.name and given.name != expected.name:
+        given, expected = given or assigned(answer), expected or assigned(gold)
+        if given is None or expected is None or (given.name and expected.name and given.name != expected.name):
             return None if relation(answer) and relation(gold) else False  # `a > b` bounds a, `b < a` bounds b
         return (
             (given.opening, given.closing) == (expected.opening, expected.closing)
@@ -314,10 +307,9 @@ def _is_set(text: str) -> bool:
 
 def _items(text: str) -> list[str]:
     r"""The parts of a bare list or of a set, `\pm` written out; one part where `text` is neither."""
-    if _is_set(text):
-        group = bracketed(right_side(text))
-        text = group[1] if group else text
-        parts = split(text, LIST) if text else []
+    group = bracketed(right_side(text))
+    if group and group[0] == r"\{":
+        parts = split(group[1], LIST) if group[1] else []
     elif number(split_unit(right_side(text))[0]) is not None:
         return [text]
     else:

@@ -34,7 +34,6 @@ MIXED = re.compile(
     r"(?P<whole>[0-9]{1,9}) ?(?:\\frac ?\{ ?(?P<top>[0-9]{1,9}) ?\} ?\{ ?(?P<bottom>[0-9]{1,9}) ?\}"
     r"|(?<= )(?P<over>[0-9]{1,9}) ?/ ?(?P<under>[0-9]{1,9}))"
 )
-_PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _SIGN = re.compile(r"([+-]?) ?")
 _FRACTION = re.compile(
     r"([0-9]+) ?/ ?([0-9]+)|\\frac ?\{ ?(-?[0-9]*\.?[0-9]+) ?\} ?\{ ?(-?[0-9]*\.?[0-9]+) ?\}", re.ASCII
@@ -49,8 +48,6 @@ def number(text: str) -> Fraction | None:
     """The number that an undressed text writes, exactly, or None where it is not a single number."""
     if len(text) > MAX_LENGTH:
         return None
-    if _PLAIN.fullmatch(text):
-        return Fraction(text)
     sign = _SIGN.match(text)
     size = _size(text[sign.end() :]) if sign else None
     return -size if size is not None and sign and sign[1] == "-" else size
@@ -176,26 +173,20 @@ def unit_name(unit: str) -> str:
 
 
 _LABEL = re.compile(
-    r"(?:[A-Za-z][A-Za-z ']*?(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9 ]*\}))?|\\(?!frac|sqrt|pi)[a-z]+) ?[:=] ?(?=[^=\s])|"
-    r"(?:the )?(?:(?:final|correct) )?answer is ",
+    r"^(?:(?:[A-Za-z][A-Za-z ']*?(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9 ]*\}))?|\\(?!frac|sqrt|pi)[a-z]+) ?[:=] ?(?=[^=\s])|"
+    r"(?:the )?(?:(?:final|correct) )?answer is )",
     re.IGNORECASE,
 )
-_ABOUT = re.compile(r"(?:\\approx(?![A-Za-z])|\\simeq(?![A-Za-z])|[≈=]|(?:about|approximately|roughly) ) ?")
+_ABOUT = re.compile(r"^(?:\\approx(?![A-Za-z])|\\simeq(?![A-Za-z])|[≈=]|(?:about|approximately|roughly) ) ?")
 _CURRENCY = re.compile(
-    r"(?P<sign>[+-]?) ?(?:(?:US|CA|AU|HK)?\\?[$€£¥₹]|USD|EUR|Rs\.?|\\pounds|\\(?:text|math)dollar) ?(?=[-+]? ?[0-9.\\])"
+    r"^([+-]?) ?(?:(?:US|CA|AU|HK)?\\?[$€£¥₹]|USD|EUR|Rs\.?|\\pounds|\\(?:text|math)dollar) ?(?=[-+]? ?[0-9.\\])"
 )
 _DOTS = re.compile(r"(?<=[0-9]) ?(?:\\l?dots|\\cdots|\.{2,3}|…)$")
 
 
 def unlabelled(text: str) -> str:
     r"""`text` without what names its number (`x =`, `Total:`, `\approx`) and without a currency sign before it."""
-    if label := _LABEL.match(text):
-        text = text[label.end() :]
-    if about := _ABOUT.match(text):
-        text = text[about.end() :]
-    if currency := _CURRENCY.match(text):
-        text = currency["sign"] + text[currency.end() :]
-    return text.strip()
+    return _CURRENCY.sub(r"\1", _ABOUT.sub("", _LABEL.sub("", text))).strip()
 
 
 # --------------------------------------------------------------------------------- problems in words and physics

@@ -16,9 +16,7 @@ _WORDS = frozenset(SPELLINGS["words"].split())
 def same_letters(answer: str, gold: str) -> bool | None:
     """Products of letters in any order (`xy`, `y x`); None where either side is another text, or may be a word."""
     given, expected = _letters(answer), _letters(gold)
-    if given is None or expected is None:
-        return None
-    return given == expected
+    return None if given is None or expected is None else given == expected
 
 
 def _letters(text: str) -> tuple[str, list[str]] | None:
@@ -96,11 +94,9 @@ def interval(text: str) -> Sequence | None:
     sides, signs = sides_and_signs(text)
     if len(sides) == 2 and _VARIABLE.fullmatch(sides[1]) and not _VARIABLE.fullmatch(sides[0]):
         sides, signs = sides[::-1], [_FLIPPED.get(sign, sign) for sign in signs]
-    if len(sides) == 2 and _VARIABLE.fullmatch(sides[0]) and signs[0] in ("<", r"\le", ">", r"\ge"):
-        name, bound, closed = sides[0], sides[1], len(signs[0]) > 1
-        if signs[0] in ("<", r"\le"):
-            return Sequence("(", [r"-\infty", bound], "]" if closed else ")", name)
-        return Sequence("[" if closed else "(", [bound, r"\infty"], ")", name)
+    if len(sides) == 2:  # `x > 3` is `\infty > x > 3`
+        infinity, sign = (r"-\infty", "<") if signs[0] in ("<", r"\le") else (r"\infty", ">")
+        sides, signs = [infinity, *sides], [sign, *signs]
     if len(sides) == 3 and signs[0] in (">", r"\ge"):
         sides, signs = sides[::-1], [_FLIPPED.get(sign, sign) for sign in reversed(signs)]
     if len(sides) == 3 and _VARIABLE.fullmatch(sides[1]) and {*signs} <= {"<", r"\le"}:

@@ -72,15 +72,8 @@ class _Worker:
 
     def end(self) -> None:
         """Kill the process; its child ends with its pipe, or with its time."""
-        self.process.kill()
-        self.close()
-        self.process.wait()
-
-    def close(self) -> None:
-        """Close this side's pipes."""
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
+        with self.process:  # which closes the pipes
+            self.process.kill()
 
 
 class _Pool:
@@ -122,16 +115,13 @@ class _Pool:
         while self.idle:
             self.idle.pop().end()
 
-    def abandon(self) -> None:
-        """Let go of workers that belong to the process this one was forked from."""
-        for worker in self.idle:
-            worker.close()
-            worker.process.returncode = 0  # not our child: nothing to wait for, nothing to warn of
-
 
 def _start_anew() -> None:
+    """Let go of workers that belong to the process this one was forked from."""
     global _pool
-    _pool.abandon()
+    for worker in _pool.idle:
+        with worker.process:  # which closes the pipes
+            worker.process.returncode = 0  # not our child: nothing to wait for, nothing to warn of
     _pool = _Pool()
 
 
