@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tyler.boundaries import placement
 from tyler.boundaries.patterns import LOOKAHEAD, dollar_opens
-from tyler.boundaries.placement import candidates, piece_offsets, token_boundaries
+from tyler.boundaries.placement import candidates, piece_offsets
 from tyler.boundaries.rules import RULES, Boundary, Rule
 from tyler.boundaries.scanner import BoundaryScanner, find_boundaries
 from tyler.modeling.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
@@ -386,7 +386,7 @@ def test_boundaries_fall_on_the_right_tokens_of_a_real_tokenizer(data_dir: Path,
     pieces = [text[start:end] for start, end in offsets]
     assert "".join(pieces) == text
     assert piece_offsets(pieces) == [tuple(span) for span in offsets]
-    assert [(pieces[token], rule) for token, rule in token_boundaries(find_boundaries(text), offsets)] == [
+    assert [(pieces[token], each.boundary) for token, each in candidates(text, offsets, PAPER_OPERATORS)] == [
         ("Let", "answer_start"),
         (" it", "answer_start"),
         ("We", "step"),
@@ -419,8 +419,12 @@ TOKENS = {
 
 
 @pytest.mark.parametrize(("offsets", "boundaries", "tokens"), TOKENS.values(), ids=TOKENS)
-def test_boundaries_are_at_tokens(offsets: list, boundaries: list, tokens: list) -> None:
-    assert token_boundaries([Boundary(*each) for each in boundaries], offsets) == tokens
+def test_boundaries_are_at_tokens(
+    offsets: list, boundaries: list, tokens: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "find_boundaries", lambda text, rules: [Boundary(*each) for each in boundaries])
+    pairs = candidates("", offsets, PAPER_OPERATORS)
+    assert [(token, operator.boundary) for token, operator in pairs] == tokens
 
 
 def test_a_piece_without_text_starts_where_the_next_one_does() -> None:

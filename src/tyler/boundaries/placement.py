@@ -9,7 +9,7 @@ import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Protocol
 
@@ -25,8 +25,7 @@ def piece_offsets(pieces: Sequence[str]) -> list[tuple[int, int]]:
 
     A token that completes no character has an empty piece, and its span is empty.
     """
-    ends = list(accumulate(map(len, pieces)))
-    return list(zip([0, *ends], ends, strict=False))
+    return list(pairwise(accumulate(map(len, pieces), initial=0)))
 
 
 def token_of(boundary: Boundary, ends: Sequence[int]) -> int:
@@ -40,15 +39,14 @@ def token_of(boundary: Boundary, ends: Sequence[int]) -> int:
     return 1 + bisect_left(ends, boundary.position) if boundary.position else 0
 
 
-def token_boundaries(boundaries: Iterable[Boundary], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
-    """The boundaries as (token index, rule): the operator comes before that token. In order, without repetitions.
-
-    `offsets` are the spans of the tokens in y, one after another without gaps (`detokenizer.token_spans`). Positions
-    past the last token are dropped.
-    """
-    ends = [end for _, end in offsets]
-    placed = ((token_of(boundary, ends), boundary.rule) for boundary in boundaries)
-    return sorted(dict.fromkeys(pair for pair in placed if pair[0] < len(ends)), key=lambda pair: pair[0])
+def placed(boundaries: Iterable[Boundary], ends: Sequence[int], operators: Sequence[Operator]) -> set[tuple[int, int]]:
+    """The boundaries as pairs of a token, which the operator comes before, and the index of an operator for it."""
+    return {
+        (token_of(boundary, ends), index)
+        for boundary in boundaries
+        for index, operator in enumerate(operators)
+        if operator.boundary == boundary.rule
+    }
 
 
 def candidates(
@@ -56,13 +54,14 @@ def candidates(
 ) -> list[tuple[int, Operator]]:
     """B(q, y), app:stage1: the pairs (b, O_k) of a token position in the answer `text` and an operator for it.
 
-    `offsets` are the spans of the answer's tokens; b counts from the first of them. In order of b, then of `operators`.
-    ValueError when an operator names a rule that RULES does not have.
+    `offsets` are the spans of the answer's tokens, one after another without gaps (`detokenizer.token_spans`); b counts
+    from the first of them, and positions past the last are dropped. In order of b, then of `operators`. ValueError when
+    an operator names a rule that RULES does not have.
     """
     chosen = tuple(operators)
-    placed = token_boundaries(find_boundaries(text, {operator.boundary for operator in chosen}), offsets)
-    pairs = [(token, index) for token, rule in placed for index, each in enumerate(chosen) if each.boundary == rule]
-    return [(token, chosen[index]) for token, index in sorted(pairs)]
+    boundaries = find_boundaries(text, {operator.boundary for operator in chosen})
+    pairs = sorted(placed(boundaries, [end for _, end in offsets], chosen))
+    return [(token, chosen[index]) for token, index in pairs if token < len(offsets)]
 
 
 def sample_candidates(pairs: Sequence[tuple[int, Operator]], count: int, rng: Random) -> list[tuple[int, Operator]]:
@@ -171,9 +170,6 @@ class BoundarySchedule:
 
     def _take(self, boundaries: list[Boundary]) -> None:
         """Queue the operators of newly certain boundaries; each at most once per visible position."""
-        for boundary in boundaries:
-            position = token_of(boundary, self._ends)
-            for index, operator in enumerate(self._operators):
-                if operator.boundary == boundary.rule and (position, index) not in self._placed:
-                    self._placed.add((position, index))
-                    insort(self._found, (position, index))
+        for pair in placed(boundaries, self._ends, self._operators) - self._placed:
+            self._placed.add(pair)
+            insort(self._found, pair)
