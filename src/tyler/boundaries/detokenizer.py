@@ -18,13 +18,13 @@ class IncrementalDetokenizer(Sequence[str]):
     carries it whole. The texts of all tokens join to the text of the answer.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] = ()) -> None:
         self._spelled = tokenizer.convert_ids_to_tokens
         self._tokenizer = tokenizer.backend_tokenizer if tokenizer.is_fast else tokenizer
         self._options = {"skip_special_tokens": True}
         if not tokenizer.is_fast:
             self._options["clean_up_tokenization_spaces"] = False  # tokenizers that are fast do that outside
-        self.tokens: list[int] = []
+        self.tokens = list(tokens)
         self._pieces: list[str] = []
         self._window = 0  # first token of those decoded together
         self._shown = 0  # tokens whose text is in `_pieces`
@@ -71,9 +71,7 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int
     spans = encoded.get("offset_mapping", [])
     if encoded["input_ids"] == list(ids) and is_partition(spans, len(text)):
         return spans
-    transcript = IncrementalDetokenizer(tokenizer)
-    transcript.tokens.extend(ids)
-    return piece_offsets(list(transcript))
+    return piece_offsets(IncrementalDetokenizer(tokenizer, ids))
 
 
 def is_partition(spans: Sequence[tuple[int, int]], length: int) -> bool:

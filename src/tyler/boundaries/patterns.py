@@ -68,8 +68,7 @@ def dollar_opens(text: str, at: int, final: bool) -> bool | None:
         return False
     if not (after[0].isdigit() or after[0] == "."):
         return True
-    decisive = DECISIVE.search(after)
-    if decisive:
+    if decisive := DECISIVE.search(after):
         return decisive.lastgroup == "formula"
     if short and not final:
         return None

@@ -1,7 +1,4 @@
-"""What counts as a boundary: one rule per kind.
-
-A new kind of boundary is one more entry of `RULES`. `docs/boundaries.md` says what counts, with examples and errors.
-"""
+"""What counts as a boundary, one rule per kind; `docs/boundaries.md` says it with examples and errors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,10 +19,9 @@ class Boundary:
 class Rule:
     """What one kind of boundary is; the scanner supplies the positions, a rule only names those it wants.
 
-    `side` decides the token: a boundary "after" something falls on the first token that starts there, one "before"
-    something on the token that holds it. `headings` (at the head of a line) and `phrases` (anywhere in prose) are
-    regexes without capturing groups, with the boundary after the match; `once` lets each of them fire once per text.
-    `openings` are kinds of span, out of "formula", "code" and "field", with the boundary before.
+    `side` decides the token (`placement.token_of`). `headings` (at the head of a line) and `phrases` (anywhere in
+    prose) are regexes without capturing groups, with the boundary after the match; `once` lets each of them fire once
+    per text. `openings` are kinds of span, out of "formula", "code" and "field", with the boundary before.
     """
 
     detects: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import ClassVar
 
 from tyler.boundaries import patterns
@@ -23,8 +24,7 @@ class BoundaryScanner:
     """
 
     def __init__(self, rules: Collection[str] = RULES) -> None:
-        unknown = sorted(set(rules) - set(RULES))
-        if unknown:
+        if unknown := sorted(set(rules) - set(RULES)):
             raise ValueError(f"unknown boundary rules {unknown}; the rules are {list(RULES)}")
         self._rules = {name: rule for name, rule in RULES.items() if name in rules}
         headings = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.headings)
@@ -39,17 +39,14 @@ class BoundaryScanner:
         self._closed = False
         self._head: int | None = None  # where the current line starts, while a heading is possible
         self._resume = 0  # where the search for phrases resumes
-        self._fired: set[str] = set()  # cues of `once` rules that were seen
+        self._fired: set[str] = set()  # cues that were seen
         self._visible = False  # something but white space was seen
         self._due: set[str] = set()  # rules with a boundary at the start of the next visible line
         self._fresh: set[str] = set()  # rules with a boundary that only headings have followed
         self._bare = False  # the current line is a heading and nothing else
         self._unpaired = False  # this paragraph has a `$` that was taken for currency
-        self._close = ""
-        self._then: Callable[[bool], bool] = self._line_start  # after the span that `_close` ends
         self._fence, self._json, self._quotes = "", False, ""  # of a code block: its fence, label, open docstring
         self._nesting, self._key_next = "", False  # of an object: open braces and brackets, a key may be next
-        self._outer: Callable[[bool], bool] = self._line_start  # after the object
 
     @property
     def settled(self) -> int:
@@ -143,13 +140,9 @@ class BoundaryScanner:
     def _find_heading(self, head: int, end: int) -> None:
         """A heading at text[head:], when it and what follows it have been read."""
         match = self._headings.match(self._text, head, min(end + 1, head + patterns.HEAD))
-        if match is None:
-            if end < len(self._text) or len(self._text) >= head + patterns.HEAD:
-                self._head = None
-            return
-        self._head = None
-        name = self._fires(self._heading_cues, match)
-        if name is None:
+        if match or end < len(self._text) or len(self._text) >= head + patterns.HEAD:
+            self._head = None
+        if match is None or (name := self._fires(self._heading_cues, match)) is None:
             return
         self._bare = patterns.BARE.match(self._text, match.end()) is not None
         if name in self._fresh:
@@ -161,8 +154,7 @@ class BoundaryScanner:
 
     def _find_phrases(self, end: int) -> None:
         for match in self._phrases.finditer(self._text, self._resume, end + 1):
-            name = self._fires(self._phrase_cues, match)
-            if name is not None:
+            if (name := self._fires(self._phrase_cues, match)) is not None:
                 self._emit([name], match.end())
             self._resume = match.end()
         self._resume = max(self._resume, end - patterns.PHRASE)
@@ -170,10 +162,9 @@ class BoundaryScanner:
     def _fires(self, cues: dict[str, str], match: re.Match[str]) -> str | None:
         """The rule whose cue matched, or None when the cue fires once and already did."""
         cue = str(match.lastgroup)
-        if self._rules[cues[cue]].once:
-            if cue in self._fired:
-                return None
-            self._fired.add(cue)
+        if self._rules[cues[cue]].once and cue in self._fired:
+            return None
+        self._fired.add(cue)
         return cues[cue]
 
     # What each event character may open: True when it was consumed, False to wait for more text
@@ -200,10 +191,8 @@ class BoundaryScanner:
 
     def _backtick(self, at: int, final: bool) -> bool:
         text = self._text
-        end = at
-        while end < len(text) and text[end] == "`" and end < at + 3:
-            end += 1
-        if end == at + 3:
+        end = skip(patterns.RUNS["`"], text, at)
+        if end >= at + 3:
             return self._open_fence(at)
         if end == len(text) and not final:
             return self._wait(at)
@@ -241,8 +230,8 @@ class BoundaryScanner:
             return self._wait(at + 1 if self._due else None)
         if not text.startswith('"', quote):
             return self._go(self._state, at + 1)
-        self._nesting, self._key_next, self._outer = "{", True, self._state
-        return self._go(self._field, quote)
+        self._nesting, self._key_next = "{", True
+        return self._go(partial(self._field, self._state), quote)
 
     _EVENTS: ClassVar[dict[str, Callable[[BoundaryScanner, int, bool], bool]]] = {
         "\n": _newline,
@@ -256,19 +245,18 @@ class BoundaryScanner:
     # Spans: formulas and code, where only the end matters
 
     def _open_span(self, close: str, at: int, then: Callable[[bool], bool] | None = None) -> bool:
-        self._close, self._then = close, then or self._prose
-        return self._go(self._span, at)
+        return self._go(partial(self._span, close, then or self._prose), at)
 
-    def _span(self, final: bool) -> bool:
+    def _span(self, close: str, then: Callable[[bool], bool], final: bool) -> bool:
         """Up to the end of the span; spans that may not hold a blank line end before one."""
-        text, close = self._text, self._close
+        text = self._text
         at = self._at = skip(patterns.BODIES[close[:2]], text, self._at)
         if at == len(text):
             return False
         if text.startswith(close, at):
-            return self._go(self._then, at + len(close))
+            return self._go(then, at + len(close))
         if text[at] == "\n":
-            return self._go(self._then, at) if final or patterns.BLANK.match(text, at) else self._wait()
+            return self._go(then, at) if final or patterns.BLANK.match(text, at) else self._wait()
         if close.startswith(text[at:]) and not final:
             return self._wait()
         self._at = at + 1 + text.startswith("\\", at)
@@ -339,9 +327,7 @@ class BoundaryScanner:
         """At the end of a line of code: the next one closes the fence, or takes the boundary after a docstring."""
         text = self._text
         first = skip(patterns.INDENT, text, at + 1)
-        run = first
-        while text.startswith(self._fence[0], run):
-            run += 1
+        run = skip(patterns.RUNS[self._fence[0]], text, first)
         end = skip(patterns.INDENT, text, run)
         if end == len(text) and not final:
             return self._wait(at + 1 if self._due else None)
@@ -354,7 +340,7 @@ class BoundaryScanner:
         self._at = first
         return True
 
-    def _field(self, final: bool) -> bool:
+    def _field(self, outer: Callable[[bool], bool], final: bool) -> bool:
         """Inside an object: a boundary before each key, until the braces balance or a blank line or a fence comes."""
         text = self._text
         event = patterns.FIELD_EVENT.search(text, self._at)
@@ -363,7 +349,7 @@ class BoundaryScanner:
             return False
         sign = event.group()
         if sign == "\n":
-            return self._field_line(at, final)
+            return self._field_line(outer, at, final)
         if sign == '"':
             return self._string(at, final)
         if sign in "{[":
@@ -373,17 +359,16 @@ class BoundaryScanner:
         self._key_next = sign in "{," and self._nesting.endswith("{")
         self._at = at + 1
         if not self._nesting:
-            self._state = self._outer
-            self._resume = self._at
+            return self._go(outer, self._at)
         return True
 
-    def _field_line(self, at: int, final: bool) -> bool:
+    def _field_line(self, outer: Callable[[bool], bool], at: int, final: bool) -> bool:
         first = skip(patterns.INDENT, self._text, at + 1)
         rest = self._text[first : first + 3]
         if rest in ("", "`", "``", "~", "~~") and not final:
             return self._wait(first)
         if rest[:1] in ("", "\n") or rest in ("```", "~~~"):
-            return self._go(self._outer, at)
+            return self._go(outer, at)
         self._at = first
         return True
 
@@ -400,7 +385,7 @@ class BoundaryScanner:
             if not short if undecided else window[colon] == ":":
                 self._open("field", at)
         self._key_next = False
-        return self._open_span('"', at + 1, then=self._field)
+        return self._open_span('"', at + 1, then=self._state)
 
 
 def find_boundaries(text: str, rules: Collection[str] = RULES) -> list[Boundary]:
