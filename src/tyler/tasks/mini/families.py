@@ -23,7 +23,6 @@ class Puzzle:
     final answer goes. `wrong` are plausible wrong answers. `phrase` is the index of the question's wording.
     """
 
-    level: int
     phrase: int
     prompt: str
     lines: list[str]
@@ -71,6 +70,10 @@ def _nearby(value: int, rng: random.Random) -> list[str]:
     return [str(value + step) for step in rng.sample(offsets, 3)]
 
 
+def _signed(number: int) -> str:
+    return f"+ {number}" if number >= 0 else f"- {-number}"
+
+
 # --- arithmetic: a count that changes step by step, written as `Step i: $a + b = c$` ----------------------------------
 
 LARGEST = 199
@@ -79,15 +82,13 @@ TIMES = {"doubles": 2, "triples": 3}
 
 def _change(rng: random.Random, value: int) -> tuple[str, str, int]:
     """One event: its sentence end, its operation and operand as text, and the value after it."""
-    kinds = ["gain"] * 4 + ["times"] * (value <= LARGEST // 3) + ["loss"] * 3 * (value > 3)
-    kind = rng.choice(kinds)
+    kind = rng.choice(["gains"] * 4 + ["times"] * (value <= LARGEST // 3) + ["losses"] * 3 * (value > 3))
     if kind == "times":
         verb = rng.choice(sorted(TIMES))
         return f"{verb} them", f"* {TIMES[verb]}", value * TIMES[verb]
-    amount = rng.randint(2, 40) if kind == "gain" else rng.randint(2, min(value, 40))
-    if kind == "gain":
-        return f"{_word('arithmetic', 'gains', rng)} {amount}", f"+ {amount}", value + amount
-    return f"{_word('arithmetic', 'losses', rng)} {amount}", f"- {amount}", value - amount
+    amount = rng.randint(2, 40 if kind == "gains" else min(value, 40))
+    change = amount if kind == "gains" else -amount
+    return f"{_word('arithmetic', kind, rng)} {amount}", _signed(change), value + change
 
 
 def arithmetic(rng: random.Random, level: int) -> Puzzle:
@@ -108,7 +109,7 @@ def arithmetic(rng: random.Random, level: int) -> Puzzle:
     phrase, question = _question("arithmetic", rng)
     prompt = f"{name} has {start} {things}. {' '.join(sentences)} {question.format(name=name, things=things)}"
     shortcut = f"${' '.join(chain)} = {ANSWER}$"
-    return Puzzle(level, phrase, prompt, lines, shortcut, str(value), _nearby(value, rng))
+    return Puzzle(phrase, prompt, lines, shortcut, str(value), _nearby(value, rng))
 
 
 # --- algebra: linear equations in one unknown, solved in formula lines `$3x = 22 - 7$`, `$3x = 15$`, `$x = 5$` --------
@@ -116,22 +117,17 @@ def arithmetic(rng: random.Random, level: int) -> Puzzle:
 UNKNOWNS = "xyzn"
 
 
-def _signed(number: int) -> str:
-    return f"+ {number}" if number >= 0 else f"- {-number}"
-
-
 def _collect(left: int, constant: int, right: int, total: int, v: str) -> list[str]:
     """The lines from `left v + constant = right v + total` to the value of v."""
     sides = f"{left}{v}" if right == 0 else f"{left}{v} - {right}{v}"
     moved = f"${sides} = {total} {_signed(-constant)}$"
-    slope = left - right
-    return [moved, f"${slope}{v} = {total - constant}$", f"${v} = {ANSWER}$"]
+    return [moved, f"${left - right}{v} = {total - constant}$", f"${v} = {ANSWER}$"]
 
 
 def _linear(rng: random.Random, level: int, v: str, value: int) -> tuple[str, list[str]]:
     """Levels 1 and 2: `a v + b = c`, and the unknown on both sides."""
     right = 0 if level == 1 else rng.randint(2, 6)
-    left = right + rng.randint(2, 9) if level == 1 else right + rng.randint(2, 5)
+    left = right + rng.randint(2, 9 if level == 1 else 5)
     constant = rng.choice((-1, 1)) * rng.randint(1, 30)
     total = (left - right) * value + constant
     if total < 0:
@@ -165,7 +161,7 @@ def algebra(rng: random.Random, level: int) -> Puzzle:
     equation, lines = (_linear if level < 3 else _bracketed)(rng, level, v, value)
     phrase, question = _question("algebra", rng)
     prompt = question.format(v=v, e=f"${equation}$")
-    return Puzzle(level, phrase, prompt, lines, f"${v} = {ANSWER}$", str(value), _nearby(value, rng))
+    return Puzzle(phrase, prompt, lines, f"${v} = {ANSWER}$", str(value), _nearby(value, rng))
 
 
 # --- science: multiple choice by laws that have to be known, solved as JSON fields and answered by a letter -----------
@@ -226,7 +222,7 @@ def science(rng: random.Random, level: int) -> Puzzle:
     body = _word("science", "bodies", rng)
     prompt = f"A {body} has {', '.join(facts)}. {question.format(goal=goal)} Options: {listed}."
     wrong = [letter for letter in LETTERS if letter != answer]
-    return Puzzle(level, phrase, prompt, lines, f"It is ({ANSWER}).", answer, wrong)
+    return Puzzle(phrase, prompt, lines, f"It is ({ANSWER}).", answer, wrong)
 
 
 # --- theorems: applied one after the other; the name is all the prompt gives, the rule has to be known ----------------
@@ -264,12 +260,14 @@ def theorems(rng: random.Random, level: int) -> Puzzle:
     lines[-1] = lines[-1].rsplit(" ", 1)[0] + f" {ANSWER}$."
     phrase, question = _question("theorems", rng)
     prompt = question.format(n=start, names=", ".join(names[:-1]) + f" and {names[-1]} theorems")
-    return Puzzle(level, phrase, prompt, lines, f"The result is ${ANSWER}$.", str(value), _nearby(value, rng))
+    return Puzzle(phrase, prompt, lines, f"The result is ${ANSWER}$.", str(value), _nearby(value, rng))
 
 
 # --- programs: to run by hand, a condition, a loop; the solution has one fenced line per statement that ran -----------
 
 VARIABLES = "xynk"
+PARTS = ("line line", "line line condition", "line loop", "line condition loop", "line line condition loop line")
+"""The methods of a machine that write a program, by level."""
 
 
 class _Machine:
@@ -280,7 +278,7 @@ class _Machine:
         self.variable = rng.choice(VARIABLES)
         self.value = rng.randint(1, 40)
         self.text = [f"{self.variable} = {self.value}"]
-        self.trace = [f"{self.variable} = {self.value}"]
+        self.trace = [*self.text]
 
     def _statement(self, operators: str, largest: int) -> tuple[str, str, int]:
         operator = self.rng.choice(operators)
@@ -306,31 +304,20 @@ class _Machine:
         if holds:
             self._run(operator, operand)
 
-    def loop(self, rounds: int) -> None:
+    def loop(self) -> None:
+        rounds = self.rng.randint(2, 3)
         text, operator, operand = self._statement("+-", 12)
         self.text += [f"for i in range({rounds}):", f"  {text}"]
         for i in range(rounds):
             self._run(operator, operand, prefix=f"i = {i}, ")
 
 
-def _build(rng: random.Random, level: int) -> _Machine:
-    """Level 1 has two statements, 2 adds a condition, 3 has one and a loop, 4 all three, 5 two statements more."""
-    machine = _Machine(rng)
-    for _ in range(2 if level in (1, 2, 5) else 1):
-        machine.line()
-    if level in (2, 4, 5):
-        machine.condition()
-    if level >= 3:
-        machine.loop(rng.randint(2, 3))
-    if level == 5:
-        machine.line()
-    return machine
-
-
 def programs(rng: random.Random, level: int) -> Puzzle:
     """A program that changes one variable and prints it; every value stays in 0..199."""
     while True:
-        machine = _build(rng, level)
+        machine = _Machine(rng)
+        for part in PARTS[level - 1].split():
+            getattr(machine, part)()
         shown = [int(word) for line in machine.trace for word in line.split() if word.lstrip("-").isdigit()]
         if max(shown) <= LARGEST and min(shown) >= 0:
             break
@@ -339,7 +326,7 @@ def programs(rng: random.Random, level: int) -> Puzzle:
     prompt = f"{question}\n```\n{body}\n```"
     lines = [f"```{line}```" for line in machine.trace] + [f"```print {ANSWER}```"]
     shortcut = f"It prints ${ANSWER}$."
-    return Puzzle(level, phrase, prompt, lines, shortcut, str(machine.value), _nearby(machine.value, rng))
+    return Puzzle(phrase, prompt, lines, shortcut, str(machine.value), _nearby(machine.value, rng))
 
 
 FAMILIES = {draw.__name__: draw for draw in (arithmetic, algebra, science, theorems, programs)}
