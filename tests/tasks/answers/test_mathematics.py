@@ -343,14 +343,14 @@ def test_a_comparison_that_does_not_end_is_a_timeout():
 
 
 def test_waiting_for_a_worker_does_not_count(monkeypatch: pytest.MonkeyPatch):
-    take = symbolic._Pool._take
+    take = symbolic._Pool.take
 
     def late(pool: symbolic._Pool) -> symbolic._Worker:
         time.sleep(0.6)
         return take(pool)
 
     mathematics.equal("x+x", "2x")  # a worker is ready
-    monkeypatch.setattr(symbolic._Pool, "_take", late)
+    monkeypatch.setattr(symbolic._Pool, "take", late)
     pair = "(x^2+2x+1, x^2+4x+4, x^2+6x+9)", "((x+1)^2, (x+2)^2, (x+3)^2)"
     assert mathematics.equal(*pair, GradeOptions(deadline=1.5))
 

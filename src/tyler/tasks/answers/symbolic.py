@@ -31,8 +31,6 @@ _GRACE = 1.0
 
 
 class _Worker:
-    """One worker process."""
-
     def __init__(self) -> None:
         # The worker must find its libraries wherever this process does: in a virtual environment, or on PYTHONPATH.
         environment = {
@@ -83,26 +81,7 @@ class _Pool:
         self.idle: list[_Worker] = []
         self.free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
-    def ask(self, relation: Relation, answer: str, gold: str, seconds: float, waited: Waited) -> bool:
-        """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
-        started = time.monotonic()
-        with self.free:
-            worker = self._take()
-            waited(time.monotonic() - started)
-            try:
-                reply = worker.ask(relation, answer, gold, seconds)
-            except BaseException:  # its late reply must not answer the next question
-                worker.end()
-                raise
-            if reply:
-                self.idle.append(worker)
-            else:
-                worker.end()
-        if reply not in (b"0", b"1"):
-            raise TimeoutError(f"the comparison took more than {seconds:.1f} s or too much memory")
-        return reply == b"1"
-
-    def _take(self) -> _Worker:
+    def take(self) -> _Worker:
         while self.idle:
             worker = self.idle.pop()
             if worker.process.poll() is None:
@@ -137,8 +116,23 @@ def equal(
 
     May be called from any thread; waiting for a worker, of which the first takes a second or two to start, does not
     count, and `waited` is told how long it was. Raises TimeoutError after `deadline` seconds, or when the memory
-    allowed runs out.
+    allowed runs out, and RuntimeError where no worker will start.
     """
     if deadline <= 0:
         raise TimeoutError("no time is left for the comparison")
-    return _pool.ask(relation, answer, gold, deadline, waited)
+    started = time.monotonic()
+    with _pool.free:
+        worker = _pool.take()
+        waited(time.monotonic() - started)
+        try:
+            reply = worker.ask(relation, answer, gold, deadline)
+        except BaseException:  # its late reply must not answer the next question
+            worker.end()
+            raise
+        if reply:
+            _pool.idle.append(worker)
+        else:
+            worker.end()
+    if reply not in (b"0", b"1"):
+        raise TimeoutError(f"the comparison took more than {deadline:.1f} s or too much memory")
+    return reply == b"1"

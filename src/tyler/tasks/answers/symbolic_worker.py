@@ -99,14 +99,12 @@ def _points(given: sympy.Expr, expected: sympy.Expr) -> Iterator[tuple[bool, dic
     symbols = sorted(given.free_symbols | expected.free_symbols, key=str)
     for index in range(_POINTS if symbols else 1):
         positive = index % 2 == 0
-        yield (
-            positive,
-            {
-                symbol: sympy.Rational(sympy.prime(5 + 3 * number + index), 7 + index)
-                * (1 if positive or (number + index // 2) % 2 else -1)
-                for number, symbol in enumerate(symbols)
-            },
-        )
+        point = {
+            symbol: sympy.Rational(sympy.prime(5 + 3 * number + index), 7 + index)
+            * (1 if positive or (number + index // 2) % 2 else -1)
+            for number, symbol in enumerate(symbols)
+        }
+        yield positive, point
 
 
 def _in_domain(expression: sympy.Expr, point: dict[sympy.Symbol, sympy.Rational]) -> bool:
