@@ -59,7 +59,7 @@ def value(text: str, *, log_base: float = math.e) -> Value | None:
         return None
     try:
         reader = _Reader(plain(text), log_base)
-        result = reader.sum()
+        result = reader.nested(reader.sum)
         return None if reader.ahead(".") else result
     except (_UnreadableError, ArithmeticError, ValueError):
         return None
@@ -99,13 +99,9 @@ class _Reader:
         return -result if sign and sign[0] == "-" else result
 
     def sum(self) -> Value:
-        return self.nested(self.terms)
-
-    def terms(self) -> Value:
         result = self.signed(self.product)
-        while sign := self.take("[+-]"):
-            term = self.product()
-            result = _checked(result + term if sign[0] == "+" else result - term)
+        while self.ahead("[+-]"):
+            result = _checked(result + self.signed(self.product))
         return result
 
     def product(self) -> Value:
@@ -126,15 +122,13 @@ class _Reader:
         while True:
             if self.ahead("[0-9]") and self.text[: self.at].rstrip()[-1:].isdigit():
                 raise _UnreadableError
-            factor = self.factor()
-            if factor is None:
+            if (factor := self.factor()) is None:
                 return result
             result = _checked(result * factor)
 
     def factor(self) -> Value | None:
         """An atom with its factorials, degrees and power, or None where none starts here."""
-        result = self.atom()
-        if result is None:
+        if (result := self.atom()) is None:
             return None
         while self.take("!"):
             result = _factorial(result)
@@ -152,7 +146,7 @@ class _Reader:
         """What stands in brackets, or None where none open here."""
         if (opened := self.take(opening)) is None:
             return None
-        result = self.sum()
+        result = self.nested(self.sum)
         if (end := self.take(".")) is None or end[0] != _CLOSING[opened[0]]:
             raise _UnreadableError
         return result

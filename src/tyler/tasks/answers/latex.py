@@ -120,6 +120,7 @@ _GROUP = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 _BRACKET = re.compile(r"\\[{}]|\\(?:begin|end) ?(?=\{)|\\[A-Za-z]+|[{}()\[\]]")
 _OPENING = {"{", "(", "[", r"\{", r"\begin", r"\langle", r"\lfloor", r"\lceil"}
 _CLOSING = {"}", ")", "]", r"\}", r"\end", r"\rangle", r"\rfloor", r"\rceil"}
+_PAIRS = (*product("([", ")]"), (r"\{", r"\}"), (r"\langle", r"\rangle"), ("{", "}"))
 
 
 def depths(text: str) -> list[int] | None:
@@ -141,15 +142,12 @@ def depths(text: str) -> list[int] | None:
 
 
 def _closes(mark: str, opening: str) -> bool:
-    if mark in (")", "]"):
-        return opening in ("(", "[")
-    return {"}": "{", r"\}": r"\{", r"\end": r"\begin", r"\rangle": r"\langle"}.get(mark, opening) == opening
+    return mark in (r"\rfloor", r"\rceil") or (opening, mark) in (*_PAIRS, (r"\begin", r"\end"))
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """The parts of `text` between the separators outside of all brackets, stripped; separators are left out."""
-    levels = depths(text)
-    if levels is None:
+    if (levels := depths(text)) is None:
         return [text]
     parts, at = [], 0
     for match in separator.finditer(text):
@@ -166,9 +164,6 @@ def both_signs(text: str) -> list[str]:
     upper = re.sub(r"\\mp(?![A-Za-z])", "-", re.sub(r"\\pm(?![A-Za-z])", "+", text))
     lower = re.sub(r"\\mp(?![A-Za-z])", "+", re.sub(r"\\pm(?![A-Za-z])", "-", text))
     return [re.sub(r"(^|= ?)\+ ?", r"\1", upper.strip()), lower]
-
-
-_PAIRS = (*product("([", ")]"), (r"\{", r"\}"), (r"\langle", r"\rangle"), ("{", "}"))
 
 
 def bracketed(text: str) -> tuple[str, str, str] | None:

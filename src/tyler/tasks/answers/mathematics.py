@@ -113,9 +113,7 @@ class _Comparison:
 
     def _unions(self, answer: str, gold: str) -> bool | None:
         parts, others = _union(answer), _union(gold)
-        if len(parts) == len(others) == 1:
-            return None
-        return self._unordered(parts, others)
+        return None if len(parts) == len(others) == 1 else self._unordered(parts, others)
 
     def _lists(self, answer: str, gold: str) -> bool | None:
         """Bare lists, sets and `\\pm`, which have no order; None where neither side is one."""
@@ -182,10 +180,8 @@ class _Comparison:
             return False
         *before, last = sides
         if bracketed(last):
-            numbers = [
-                side for side in before if bracketed(side) and not re.search("[A-Za-z]", _COMMAND.sub(" ", side))
-            ]
-            return any(not self.same(side, last) for side in numbers)
+            numbers = [side for side in before if not re.search("[A-Za-z]", _COMMAND.sub(" ", side))]
+            return any(bracketed(side) and not self.same(side, last) for side in numbers)
         value = split_unit(last)[0]
         if _is_open(value):
             return False
@@ -363,9 +359,7 @@ _JUXTAPOSED = re.compile(r"(\\[a-z]+(?: ?[\^_] ?\{[^{}]*\})+ ?\()|(?<=[0-9)}]) ?
 
 def _words(answer: str, gold: str) -> bool | None:
     """Words and letters alone, as text; None where both sides may be formulas."""
-    if not (_is_text(answer) or _is_text(gold)):
-        return None
-    return _as_text(answer) == _as_text(gold)
+    return _as_text(answer) == _as_text(gold) if _is_text(answer) or _is_text(gold) else None
 
 
 _ENVIRONMENT = re.compile(r"\\(?:begin|end) ?\{[A-Za-z*]+\}")

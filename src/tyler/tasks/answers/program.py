@@ -15,7 +15,8 @@ _CODE_LINE = re.compile(
 )
 _STATEMENT = r"(?:return|yield|raise|assert|global|nonlocal|del|import)\b|pass$|[\w.\[\], ]*\w\]? *[-+*/|&]?=(?!=) *\S"
 _BODY_LINE = re.compile(
-    rf"{_STATEMENT}|(?:for|if|while|with|try)\b.*:\s*(?:#.*)?$|(?:for|if|while|with)\b.*: *(?:{_STATEMENT})|\w+\.\w+\("
+    rf"{_START.pattern}|{_STATEMENT}|\w+\.\w+\("
+    rf"|(?:for|if|while|with|try)\b.*:\s*(?:#.*)?$|(?:for|if|while|with)\b.*: *(?:{_STATEMENT})"
 )
 _OPENS = re.compile(r"[:(\[{,\\]\s*(?:#.*)?$")
 _INDENT = 4
@@ -57,19 +58,15 @@ def _unfenced(text: str, prompt: str, entry_point: str) -> Program:
         return _callable(runs[defining[-1]], entry_point), _helpers(runs[: defining[-1]], entry_point)
     lines = text.splitlines()
     first = next((line for line in lines if line.strip()), "")
-    if first[:1].isspace() or _begins_body(first):
+    if first[:1].isspace() or _BODY_LINE.match(first):
         return _continued(prompt, text), ""
-    body = (at for at, line in enumerate(lines) if line.startswith(" " * _INDENT) and _begins_body(line.strip()))
+    body = (at for at, line in enumerate(lines) if line.startswith(" " * _INDENT) and _BODY_LINE.match(line.strip()))
     if (start := next(body, None)) is None:
         raise NoProgramError("the answer holds no code")
     return _continued(prompt, "\n".join(lines[start:])), ""
 
 
 # ----------------------------------------------------------------------------------------------------- what defines it
-
-
-def _begins_body(line: str) -> bool:
-    return _BODY_LINE.match(line) is not None or _START.match(line) is not None
 
 
 def _defines(code: str, name: str) -> bool:
@@ -110,11 +107,9 @@ def _chunks(code: str) -> list[str]:
     chunks: list[list[str]] = []
     for line, in_string in _with_strings(code.splitlines()):
         starts = not in_string and line.strip() and not line[0].isspace() and line[0] not in ")]}"
-        decorated = chunks and chunks[-1][-1].startswith("@")
-        if (starts and not decorated) or not chunks:
-            chunks.append([line])
-        else:
-            chunks[-1].append(line)
+        if not chunks or (starts and not chunks[-1][-1].startswith("@")):
+            chunks.append([])
+        chunks[-1].append(line)
     return ["\n".join(chunk).rstrip() for chunk in chunks]
 
 

@@ -34,7 +34,6 @@ MIXED = re.compile(
     r"(?P<whole>[0-9]{1,9}) ?(?:\\frac ?\{ ?(?P<top>[0-9]{1,9}) ?\} ?\{ ?(?P<bottom>[0-9]{1,9}) ?\}"
     r"|(?<= )(?P<over>[0-9]{1,9}) ?/ ?(?P<under>[0-9]{1,9}))"
 )
-_SIGN = re.compile(r"([+-]?) ?")
 _FRACTION = re.compile(
     r"([0-9]+) ?/ ?([0-9]+)|\\frac ?\{ ?(-?[0-9]*\.?[0-9]+) ?\} ?\{ ?(-?[0-9]*\.?[0-9]+) ?\}", re.ASCII
 )
@@ -48,9 +47,8 @@ def number(text: str) -> Fraction | None:
     """The number that an undressed text writes, exactly, or None where it is not a single number."""
     if len(text) > MAX_LENGTH:
         return None
-    sign = _SIGN.match(text)
-    size = _size(text[sign.end() :]) if sign else None
-    return -size if size is not None and sign and sign[1] == "-" else size
+    size = _size(re.sub("^[+-]? ?", "", text))
+    return -size if size is not None and text.startswith("-") else size
 
 
 def _size(text: str) -> Fraction | None:
@@ -99,15 +97,12 @@ def same_numeral(answer: str, gold: str) -> bool | None:
     if expected is not None:
         digits, base = given or (answer, expected[1])
         return (digits.lstrip("0").upper(), base) == (expected[0].lstrip("0").upper(), expected[1])
-    if given is not None:
-        return given == (gold, 10)
-    return None
+    return None if given is None else given == (gold, 10)
 
 
 def _numeral(text: str) -> tuple[str, int] | None:
     r"""Digits and base of `52_{8}`, `52_{\text{eight}}`, `52 \text{ (base 8)}`."""
-    match = _BASE.fullmatch(text)
-    if match is None:
+    if (match := _BASE.fullmatch(text)) is None:
         return None
     name = next(group for group in match.groups()[1:] if group)
     base = int(name) if name.isdigit() else _BASES.index(name) + 2

@@ -21,12 +21,10 @@ def same_letters(answer: str, gold: str) -> bool | None:
 
 def _letters(text: str) -> tuple[str, list[str]] | None:
     """The sign and the letters of a product, in alphabetic order."""
-    match = _LETTERS.fullmatch(text)
-    if match is None:
+    if (match := _LETTERS.fullmatch(text)) is None:
         return None
-    letters = _BETWEEN.sub("", match["letters"])
-    multiplied = len(_BETWEEN.findall(match["letters"])) == len(letters) - 1
-    if not multiplied and (len(letters) > _LONGEST or letters.lower() in _WORDS or letters != match["letters"]):
+    letters, gaps = _BETWEEN.subn("", match["letters"])
+    if gaps < len(letters) - 1 and (gaps or len(letters) > _LONGEST or letters.lower() in _WORDS):
         return None
     return match["sign"], sorted(letters)
 
