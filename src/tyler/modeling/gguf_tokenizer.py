@@ -6,10 +6,10 @@ rules are written out here as the models' own `tokenizer.json` have them, and a 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models
+from tokenizers.normalizers import NFC, Normalizer
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -23,22 +23,16 @@ QWEN2_WORDS = (
 )
 """Contractions, letters, single digits, signs, ends of lines, spaces."""
 
-
-@dataclass(frozen=True)
-class Splitting:
-    """How a family reads text: its words, and whether in Unicode's composed form."""
-
-    words: PreTokenizer
-    composed: bool = False
-
-
 GPT2_WORDS = ByteLevel(add_prefix_space=False, use_regex=True)
 BYTES = ByteLevel(add_prefix_space=False, use_regex=False)
 
+Splitting = tuple[PreTokenizer, Normalizer | None]
+"""How a family reads text: its words, and the form of Unicode in which it reads them."""
+
 SPLITTINGS: Mapping[str, Splitting] = {
-    "gpt-2": Splitting(GPT2_WORDS),
-    "smollm": Splitting(Sequence([Digits(individual_digits=True), GPT2_WORDS])),
-    "qwen2": Splitting(Sequence([Split(Regex(QWEN2_WORDS), behavior="isolated"), BYTES]), composed=True),
+    "gpt-2": (GPT2_WORDS, None),
+    "smollm": (Sequence([Digits(individual_digits=True), GPT2_WORDS]), None),
+    "qwen2": (Sequence([Split(Regex(QWEN2_WORDS), behavior="isolated"), BYTES]), NFC()),
 }
 """By `tokenizer.ggml.pre`: GPT-2; SmolLM and SmolLM2; Qwen2, Qwen2.5 and Qwen3."""
 
@@ -93,7 +87,6 @@ def byte_level_bpe(vocab: dict[str, int], merges: list[str], splitting: Splittin
     if wrong := [pair for pair in pairs if not {*pair, "".join(pair)} <= vocab.keys()]:
         raise ValueError(f"{source} has merges of tokens that it does not have, such as {wrong[0]}")
     backend = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
-    backend.pre_tokenizer, backend.decoder = splitting.words, decoders.ByteLevel()
-    if splitting.composed:
-        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer, backend.normalizer = splitting
+    backend.decoder = decoders.ByteLevel()
     return backend
