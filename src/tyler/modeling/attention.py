@@ -36,15 +36,9 @@ def attend(
 ) -> Float[Tensor, "rows heads seq head_dim"]:
     """Attention in the dtype of the queries. Keys and values may be in `cache_dtype` already."""
     exact = cache_dtype(queries.dtype, queries.device)
+    states = queries.to(exact), keys.to(exact), values.to(exact)
     with _kernels(queries.device):
-        attended = scaled_dot_product_attention(
-            queries.to(exact),
-            keys.to(exact),
-            values.to(exact),
-            attn_mask=mask,
-            is_causal=is_causal,
-            enable_gqa=enable_gqa,
-        )
+        attended = scaled_dot_product_attention(*states, attn_mask=mask, is_causal=is_causal, enable_gqa=enable_gqa)
     return attended.to(queries.dtype)
 
 
