@@ -101,9 +101,7 @@ def settings_of(id: str) -> dict[str, Any]:
     if (published := FETCHABLE.get(id, id)) in PUBLISHED:
         return PUBLISHED[published]
     if id.endswith(SUFFIX):
-        settings = config_settings(GgufFile.open(id))
-        check_family(id, settings["model_type"])
-        return settings
+        return config_settings(GgufFile.open(id))
     path = Path(located(id)) / "config.json"
     if not path.is_file():
         raise ValueError(
