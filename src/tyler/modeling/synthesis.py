@@ -147,10 +147,6 @@ class Synthesizer(SynthesisModel):
             queries = self.mapping()[name].queries
             self.heads[name] = ConstantHead(scale * torch.randn(queries.shape)).to(queries.device)
 
-    def mapping(self) -> dict[str, TrainedHead]:
-        """Every operator with its own head."""
-        return {name: cast(TrainedHead, head) for name, head in self.heads.items()}
-
 
 Heads = Mapping[str, LatentHead]
 """Which head answers for which operator. Interventions are other mappings; a name that is absent cannot be invoked."""
