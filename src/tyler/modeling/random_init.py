@@ -77,8 +77,7 @@ def random_backbone(
     check_tokenizer(id, tokenizer, config.vocab_size)
     model = skeleton(config, resolve_dtype(dtype, device))
     materialize(model, device)
-    ends = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    model.generation_config = ends
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     return Backbone(id=id, model=model, tokenizer=tokenizer)
 
 
