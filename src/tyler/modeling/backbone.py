@@ -7,7 +7,7 @@ import os
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,6 @@ from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.locations import WHAT_TO_GIVE, check_location, near
 from tyler.modeling.memory_errors import is_out_of_memory
-from tyler.modeling.merged_adapters import MergedAdapter
 from tyler.modeling.tokenizer import load_tokenizer, text_settings
 from tyler.tasks.prompts import turn_end
 
@@ -55,8 +54,8 @@ class Backbone:
     revision: str | None = None
     path: str | None = None
     """Where its folder or file is, if that is not the id."""
-    adapters: tuple[MergedAdapter, ...] = ()
-    """LoRAs that were merged into the weights of the id, in this order (`loading.py`)."""
+    adapters: tuple[Mapping[str, bytes], ...] = ()
+    """The files, by name, of LoRAs that were merged into the weights of the id, in this order (`loading.py`)."""
 
     def __post_init__(self) -> None:
         check_supported(self.id, self.model.config)

@@ -10,7 +10,7 @@ from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import DTYPES, Backbone, resolve_device, resolve_dtype
 from tyler.modeling.lora import merge_folder
 from tyler.modeling.manifest import BackboneRecord, CheckpointError
-from tyler.modeling.merged_adapters import MergedAdapter, folder_names
+from tyler.modeling.merged_adapters import ADAPTER_FILES, folder_names
 
 
 def load_backbone(
@@ -38,7 +38,8 @@ def load_backbone(
                 f"{folder} is missing: backbone {id!r} is used with an adapter merged into it, and this is its folder"
             )
         merge_folder(backbone.model, folder)
-    merged = replace(backbone, adapters=tuple(map(MergedAdapter.read, folders)))
+    files = tuple({name: (folder / name).read_bytes() for name in ADAPTER_FILES} for folder in folders)
+    merged = replace(backbone, adapters=files)
     return merged if wanted == torch.float32 else merged.rounded_to(wanted)
 
 

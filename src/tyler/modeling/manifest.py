@@ -67,8 +67,10 @@ class BackboneRecord:
     def of(cls, backbone: Backbone, folder: Path) -> Self:
         """What a checkpoint in `folder` says of this backbone, whose merged adapters are written there."""
         names = folder_names(len(backbone.adapters))
-        for name, adapter in zip(names, backbone.adapters, strict=True):
-            adapter.write(folder / name)
+        for name, files in zip(names, backbone.adapters, strict=True):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for file, content in files.items():
+                (folder / name / file).write_bytes(content)
         path = Path(backbone.path or backbone.id)
         where = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
         return cls(backbone.id, backbone.revision, backbone.fingerprint(), dtype_name(backbone.dtype), where, names)
