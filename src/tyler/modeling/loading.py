@@ -63,19 +63,16 @@ def load_recorded(
     wanted = resolve_dtype(dtype, resolve_device(device))
     compared = torch.promote_types(wanted, DTYPES[record.dtype])  # holds both, and is rounded to what is wanted
     adapters = [folder / name for name in record.merged_adapters]
-    if instead is not None:
-        revision = record.revision if instead == record.id else None
-        backbone = load_backbone(instead, adapters, revision=revision, dtype=compared, device=device)
-    else:
-        try:
-            path = record.locate(folder)
-            backbone = load_backbone(
-                record.id, adapters, revision=record.revision, dtype=compared, device=device, path=path
-            )
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{error}\n{folder} was trained on it. If it is elsewhere now, give its path: --backbone PATH, "
-                "or backbone= in Python"
-            ) from error
+    id, path = (record.id, record.locate(folder)) if instead is None else (instead, None)
+    revision = record.revision if id == record.id else None
+    try:
+        backbone = load_backbone(id, adapters, revision=revision, dtype=compared, device=device, path=path)
+    except FileNotFoundError as error:
+        if instead is not None:
+            raise
+        raise FileNotFoundError(
+            f"{error}\n{folder} was trained on it. If it is elsewhere now, give its path: --backbone PATH, "
+            "or backbone= in Python"
+        ) from error
     record.check(backbone, folder)
     return backbone if compared == wanted else backbone.rounded_to(wanted)
