@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig
+from peft import PeftModel
 from torch import Tensor
 
-from tyler.modeling.lora import ADAPTER, low_rank_maps
+from tyler.modeling.lora import lora_layers, low_rank, settings_of
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import SynthesisModel
@@ -29,7 +29,7 @@ class Additions:
 @torch.no_grad()
 def of_policy(policy: Policy) -> Additions:
     """eta and psi: what Stage 2 moves."""
-    return Additions(0, low_rank_maps(policy.lora), {"psi": on_cpu(policy.psi)})
+    return Additions(0, adapter_of(policy.lora), {"psi": on_cpu(policy.psi)})
 
 
 @torch.no_grad()
@@ -39,11 +39,17 @@ def of_synthesizer(synthesizer: SynthesisModel, operators: Sequence[Operator]) -
     tensors: dict[str, Tensor] = {}
     if heads:
         weights, biases = zip(*(cast(Any, head).affine() for head in heads), strict=True)
-        tensors |= {"queries": torch.cat([head.queries for head in heads])}
-        tensors |= {"weight": torch.stack(weights), "bias": torch.cat(biases)}
+        queries = torch.cat([head.queries for head in heads])
+        tensors |= {"queries": queries, "weight": torch.stack(weights), "bias": torch.cat(biases)}
     if (mapped := synthesizer.input_map) is not None:
         tensors |= {"map_weight": mapped.weight, "map_bias": mapped.bias}
-    return Additions(1, low_rank_maps(synthesizer.lora), {name: on_cpu(tensor) for name, tensor in tensors.items()})
+    return Additions(1, adapter_of(synthesizer.lora), {name: on_cpu(tensor) for name, tensor in tensors.items()})
+
+
+def adapter_of(lora: PeftModel | None) -> Adapter:
+    """Of a LoRA; without one, of no map."""
+    maps = {} if lora is None else {name: low_rank(layer) for name, layer in lora_layers(lora).items()}
+    return {name: (on_cpu(a), on_cpu(b)) for name, (a, b) in maps.items()}
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
@@ -53,8 +59,7 @@ def on_cpu(tensor: Tensor) -> Tensor:
 
 def added_by(policy: Policy, synthesizer: SynthesisModel) -> dict[str, Any]:
     """What needs room: the maps that adapters reach, the largest rank, and whether inputs are mapped."""
-    loras = [lora for lora in (policy.lora, synthesizer.lora) if lora is not None]
-    configs = [cast(LoraConfig, lora.peft_config[ADAPTER]) for lora in loras]
-    targets = {name for config in configs for name in cast(Sequence[str], config.target_modules)}
-    rank = max((config.r for config in configs), default=1)
+    loras = [settings_of(lora) for lora in (policy.lora, synthesizer.lora) if lora is not None]
+    targets = {name for lora in loras for name in lora.target_modules}
+    rank = max((lora.rank for lora in loras), default=1)
     return {"targets": sorted(targets), "rank": rank, "maps_input": synthesizer.input_map is not None}

@@ -230,13 +230,6 @@ def read_settings(path: Path) -> LoraSettings:
     return settings
 
 
-@torch.no_grad()
-def low_rank_maps(lora: PeftModel | None) -> dict[str, tuple[Tensor, Tensor]]:
-    """A [rank, in] and scaled B [out, rank] of each adapted map, in float32 on the CPU; none of None."""
-    maps = {} if lora is None else {name: low_rank(layer) for name, layer in lora_layers(lora).items()}
-    return {name: (a.detach().to("cpu", torch.float32), b.to("cpu", torch.float32)) for name, (a, b) in maps.items()}
-
-
 class Adapted(nn.Module):
     """A LoRA on the frozen backbone; what else is trained with it, a subclass adds."""
 
