@@ -72,8 +72,7 @@ class LogitSettings:
             check_real(name, getattr(self, name), f"it must be from {low} to {high}", low, high)
         allowed = "it must be above 0; 1 means no penalty"
         check_real("repetition_penalty", self.repetition_penalty, allowed, ABOVE_ZERO, FINITE)
-        pairs = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
-        biases = {token: bias for token, bias in pairs}
+        biases: dict[int, float] = dict(self.logit_bias)
         for token, bias in biases.items():
             check_whole("a token of logit_bias", token, 0, "it must be a token id")
             check_real(f"the logit_bias of token {token}", bias, "it must be from -100 to 100", -100, 100)
