@@ -62,12 +62,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write tyler.json beside its files, all of which must be there."""
-        content = {
-            "backbone": asdict(self.backbone),
-            "operators": [asdict(operator) for operator in self.operators],
-            "prompt": asdict(self.prompt),
-            "stage": self.stage,
-        }
+        content = {key: value for key, value in asdict(self).items() if key in KINDS}
         write_manifest(folder / MANIFEST, content, self.files)
 
     @classmethod
