@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -23,9 +23,7 @@ def load_tokenizer(
     """
     arguments: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
     if cached_file(location, "tokenizer.json", **arguments, _raise_exceptions_for_missing_entries=False) is None:
-        return cast(
-            PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(location, trust_remote_code=False, **arguments)
-        )
+        return AutoTokenizer.from_pretrained(location, trust_remote_code=False, **arguments)
     return PreTrainedTokenizerFast.from_pretrained(location, **arguments)
 
 
