@@ -91,16 +91,6 @@ class KeyValueCache:
         self.flat_keys = self.keys.flatten(1, 3).unbind(0)
         self.flat_values = self.values.flatten(1, 3).unbind(0)
 
-    def copy(self, source: int, slot: int, length: int) -> None:
-        """Take over the first positions of another slot."""
-        for states in (self.keys, self.values):
-            states[:, slot, :, :length] = states[:, source, :, :length]
-
-    def wipe(self, slot: int, length: int) -> None:
-        """Overwrite the first positions with zeros: a masked NaN is still a NaN."""
-        for states in (self.keys, self.values):
-            states[:, slot, :, :length] = 0
-
 
 def untouched(size: int) -> Tensor:
     """Zeros of the system's, a page when it is written first; torch and numpy would write all, or large pages."""

@@ -51,12 +51,14 @@ class Reader:
 
     def copy(self, source: int, slot: int, length: int) -> None:
         """Take over what was read of the first `length` positions of another slot, which both have in common."""
-        self.cache.copy(source, slot, length)
+        for states in (self.cache.keys, self.cache.values):
+            states[:, slot, :, :length] = states[:, source, :, :length]
         self.read_to[slot] = length
 
     def wipe(self, slot: int, length: int) -> None:
-        """Leave nothing of what was read of a slot up to `length`."""
-        self.cache.wipe(slot, length)
+        """Leave zeros of what was read of a slot up to `length`: a masked NaN is still a NaN."""
+        for states in (self.cache.keys, self.cache.values):
+            states[:, slot, :, :length] = 0
         self.read_to[slot] = 0
 
     def refresh(self, decoder: PreTrainedModel) -> None:
