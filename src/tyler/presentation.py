@@ -81,10 +81,7 @@ def sign(call: Placed) -> Text:
 
 def as_text(text: str, calls: Sequence[Placed]) -> Text:
     """The text for a terminal, with every operator in its place and control characters written out."""
-    result = Text()
-    for piece in pieces(text, calls):
-        result.append_text(Text(escaped(piece)) if isinstance(piece, str) else sign(piece))
-    return result
+    return Text.assemble(*(escaped(one) if isinstance(one, str) else sign(one) for one in pieces(text, calls)))
 
 
 def as_html(text: str, calls: Sequence[Placed]) -> Markup:
