@@ -1,7 +1,4 @@
-"""What an engine is, and what each does with requests however it decodes them: checks, numbers, events, aborts.
-
-Two are engines: `native/` (exact, runs everything) and `vllm/` (scale).
-"""
+"""What an engine is, and what each does with requests however it decodes them: checks, numbers, events, aborts."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -61,7 +58,6 @@ class BaseEngine(ABC):
     """Whether what was read of a prompt is kept for one that begins with it."""
 
     running: Sequence[RequestState]
-    """The rows that are being decoded."""
     row_type: type[RequestState] = RequestState
     """What is known of a request; a subclass may know more."""
     refused: tuple[str, ...] = ()
@@ -72,7 +68,6 @@ class BaseEngine(ABC):
         """Let every running answer go on; what happened."""
 
     def load(self) -> Load:
-        """What it is doing, as seen in passing."""
         return Load(len(self.running), len(self.waiting))
 
     @abstractmethod
@@ -97,7 +92,6 @@ class BaseEngine(ABC):
 
     @property
     def busy(self) -> bool:
-        """Whether any request waits or is decoded."""
         return bool(self.waiting or self.running)
 
     def add_request(self, request: Request) -> int:

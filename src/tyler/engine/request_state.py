@@ -187,7 +187,6 @@ class RequestState:
         return events
 
     def _token_event(self, choice: Choice) -> TokenEvent:
-        """Of the next token that is told of."""
         index = self.told - self.told_calls
         text = self.visible[index]
         if cut := self.stopped_at is not None and self.ends[index] > self.stopped_at:
@@ -201,7 +200,6 @@ class RequestState:
         return bisect_right(self.ends, len(self.text) - overlap)
 
     def finished(self) -> FinishEvent:
-        """The event that reports its end."""
         return FinishEvent(self.index, self.trajectory(), self.error, self.cached_tokens)
 
     def trajectory(self) -> Trajectory:

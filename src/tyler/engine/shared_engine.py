@@ -194,7 +194,6 @@ class SharedEngine:
         self._thread.submit(self._fail, DecodingError("the engine was closed")).result()
 
     def load(self) -> Load:
-        """What the engine is doing, as seen in passing."""
         engine = self._engine
         load = Load() if engine is None else engine.load()
         return replace(load, waiting=load.waiting + sum(len(call.waiting) for call in set(list(self._calls.values()))))
@@ -286,7 +285,6 @@ class SharedEngine:
             self._step()
 
     def _drop(self) -> None:
-        """End the engine there is; the next call builds another."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

@@ -59,8 +59,7 @@ def near(path: Path) -> Path | None:
         if not nearest.is_dir():
             return None
         names = [entry.name for entry in nearest.iterdir() if entry.is_dir() or entry.suffix == SUFFIX]
-        close = get_close_matches(part, names, n=1)
-        if not close:
+        if not (close := get_close_matches(part, names, n=1)):
             return None
         nearest /= close[0]
     return nearest

@@ -1,8 +1,4 @@
-"""Architectures without their weights: what a dry run builds.
-
-The settings of known models are those of the `config.json` that each publishes (`architectures.py`); any other
-architecture is read from a folder with a `config.json` of its own, which needs no weights.
-"""
+"""Architectures without their weights: what a dry run builds."""
 
 from pathlib import Path
 from typing import cast

@@ -2,8 +2,7 @@
 
 A request has a slot for as long as it is answered. A step admits who waits, serves the operator calls of the rows that
 are parked, reads everything that the policy has not read of any row in one packed pass, and lets every row that is read
-to its end choose an action in V'. What is kept of a slot is in `cache.py`, how a decoder reads it in `reader.py`, what
-is known of a request in `row.py`, and the choice in `decisions.py`.
+to its end choose an action in V'.
 """
 
 import math
@@ -189,12 +188,10 @@ class Engine(BaseEngine):
         self._schedule([row for row, _ in planned])
 
     def _head(self, row: Row) -> LatentHead:
-        """Of the operator that a row waits for."""
         assert row.call is not None
         return self.heads[row.call.operator]
 
     def _append_latents(self, row: Row, latents: Tensor) -> None:
-        assert row.call is not None
         row.invoke(latents)
         self.context.write(row.slot, row.length, latents)
         row.ids += [LATENT] * len(latents)
@@ -282,7 +279,6 @@ class Engine(BaseEngine):
                     self._act(row, choice)
 
     def _act(self, row: Row, choice: Choice) -> None:
-        """Carry out one action of one row."""
         if row.act(choice, self._names):
             if choice.embed is None:
                 self._place(row, choice.action)
@@ -314,7 +310,6 @@ class Engine(BaseEngine):
     # -- weights and memory --------------------------------------------------------------------------------------
 
     def load(self) -> Load:
-        """What it is doing, as seen in passing."""
         held = sum(row.length for row in list(self.rows)) * self.room.position_bytes
         whole = self.room.slots * self.room.capacity * self.room.position_bytes
         return Load(len(self.rows), len(self.waiting), held, whole)
@@ -325,7 +320,6 @@ class Engine(BaseEngine):
 
     @torch.inference_mode(False)
     def refresh(self) -> bool:
-        """Take the adapters' present weights."""
         self._kept = {}
         for one, reader in zip(self.adapted, self.readers, strict=False):  # as far as these have been needed
             reader.refresh(one.decoder)

@@ -57,7 +57,6 @@ class PackedWeight:
         return _linear.binary(rows, rounded.neg(), packed, None, "add").float().add_(rounded)[: len(x)]
 
     def _present(self) -> Tensor:
-        """The packed weight, as it is now."""
         writes = [part._version for part in self._parts]
         if writes != self._writes:
             self._packed, self._writes = torch.ops.mkldnn._reorder_linear_weight(self._weight, ROWS), writes
