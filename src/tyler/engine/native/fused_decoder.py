@@ -26,6 +26,9 @@ from tyler.modeling.architectures import head_dim
 from tyler.modeling.lora import HALF, folded_weight, low_rank
 from tyler.modeling.products import adapted_product, rounded_product
 
+Turns = tuple[Float[Tensor, "positions 1 head_dim"], Float[Tensor, "positions 1 head_dim"]]
+"""cos and sin of every position of a pass, sin with the sign of `rotate_half` in it."""
+
 
 def apply_rotary(x: Float[Tensor, "positions heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
     """x cos + rotate_half(x) sin; the sign of `rotate_half` is in sin."""
@@ -134,12 +137,12 @@ class FusedDecoder:
         twice, modules = fits_twice(list(decoder.parameters())), cast(Any, decoder).layers
         self.layers = [Layer(module, self.heads, self.kv_heads, twice) for module in modules]
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
-        self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim)
+        self._rotary, self._table = cast(Any, decoder).rotary_emb, torch.empty(0)
 
     @torch.no_grad()
     def __call__(self, x: Float[Tensor, "positions dim"], attention: PackedAttention) -> Float[Tensor, "positions dim"]:
         """Read the embeddings `x`, which are overwritten, at the positions of `attention`."""
-        turns = self.rotation.at(attention.positions, attention.end, x.dtype)
+        turns = self._turns(attention.positions, attention.end, x.dtype)
         for index, layer in enumerate(self.layers):
             self._attend(x, layer, index, turns, attention)
             layer.down.add_to(x, silu_and_mul(layer.gate_up(layer.before_feed_forward(x))))
@@ -158,33 +161,16 @@ class FusedDecoder:
         queries, keys = qk.split_with_sizes((self.heads, self.kv_heads), dim=1)
         layer.output.add_to(x, attention.attend(index, queries, keys, values))
 
-
-# ------------------------------------------------------------------------------------------------- rotary positions
-
-Turns = tuple[Float[Tensor, "positions 1 head_dim"], Float[Tensor, "positions 1 head_dim"]]
-"""cos and sin of every position of a pass, sin with the sign of `rotate_half` in it."""
-
-
-class Rotation:
-    """Rotary embeddings by table: row t holds cos and signed sin of position t, from the model's own module."""
-
-    def __init__(self, module: nn.Module, head_dim: int) -> None:
-        self._module, self._head_dim = module, head_dim
-        self._table = torch.empty(0)
-
-    def at(self, positions: Int[Tensor, " positions"], end: int, dtype: torch.dtype) -> Turns:
-        """Of positions below `end`, rounded to `dtype` as in transformers."""
+    def _turns(self, positions: Int[Tensor, " positions"], end: int, dtype: torch.dtype) -> Turns:
+        """Of positions below `end`, rounded to `dtype` as in transformers: row t of a table has those of position t."""
         if len(self._table) < end:
             every = torch.arange(max(end, 2 * len(self._table), 256), device=positions.device)[None]
-            cos, sin = self._module(torch.empty(0, dtype=dtype, device=positions.device), every)
-            half = self._head_dim // 2
+            cos, sin = self._rotary(torch.empty(0, dtype=dtype, device=positions.device), every)
+            half = self.head_dim // 2
             sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
             self._table = torch.stack([cos[0], sin[0]], dim=1).unsqueeze(-2)
         cos, sin = self._table[positions].unbind(1)
         return cos, sin
-
-
-# ---------------------------------------------------------------------------------------------------------- weights
 
 
 @torch.no_grad()
