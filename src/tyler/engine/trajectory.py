@@ -148,11 +148,6 @@ class Trajectory:
         return len(self.invocations)
 
     @property
-    def num_soft(self) -> int:
-        """Positions of the context that hold neither a token nor an operator's latent: soft steps and soft prompt."""
-        return sum(self.is_soft) + self.num_soft_prompt
-
-    @property
     def num_visible(self) -> int:
         """Tokens that were chosen and read as themselves; the token that a soft step records is not one."""
         return len(self.actions) - self.num_invocations - sum(self.is_soft)
@@ -165,7 +160,7 @@ class Trajectory:
     @property
     def num_latents(self) -> int:
         """Everything in the context except tokens: the operators' latents, soft steps and soft prompt."""
-        return sum(invocation.num_latents for invocation in self.invocations) + self.num_soft
+        return sum(call.num_latents for call in self.invocations) + sum(self.is_soft) + self.num_soft_prompt
 
     @property
     def truncated(self) -> bool:
