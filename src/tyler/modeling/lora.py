@@ -247,5 +247,4 @@ class Adapted(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything but the LoRA, by name."""
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("lora.")}

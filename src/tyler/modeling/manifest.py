@@ -60,7 +60,6 @@ class BackboneRecord:
 
     @property
     def files(self) -> list[str]:
-        """The files of its merged adapters."""
         return [f"{adapter}/{name}" for adapter in self.merged_adapters for name in ADAPTER_FILES]
 
     @classmethod
@@ -101,9 +100,6 @@ class BackboneRecord:
             )
 
 
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
 def write_manifest(path: Path, content: Mapping[str, Any], files: Sequence[str]) -> None:
     """Write `content` with its format, versions and digests; `files` are the names of those beside it, all there."""
     packages = {name: version(name) for name in PACKAGES}
@@ -114,9 +110,6 @@ def write_manifest(path: Path, content: Mapping[str, Any], files: Sequence[str])
 def tensor_files(files: Sequence[str]) -> list[str]:
     """Those of a checkpoint's files whose damage nothing but a digest shows."""
     return [name for name in files if name.endswith(".safetensors")]
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def read_manifest(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,9 +73,6 @@ class PackedAttention:
         return torch.cat([run.attend(layer, part) for run, part in parts])
 
 
-# ---------------------------------------------------------------------------------------------- rows of like length
-
-
 def runs_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
     """The spans in parts that are one product each: neighbouring slots with equally many new positions, up to TOGETHER,
     or a longer span by itself."""
@@ -115,9 +112,6 @@ class Run:
         attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=self._groups == 1)
         apart = attended.view(self._rows, -1, self._groups, self._seq, dim).permute(0, 3, 1, 2, 4)
         return apart.reshape(len(queries), -1)
-
-
-# --------------------------------------------------------------------------------------- sequences of any lengths
 
 
 class OfAnyLength:

@@ -71,7 +71,6 @@ class Context:
         self.flat = self.embeds.view(-1, dim)
 
     def write(self, slot: int, start: int, embeds: Tensor) -> None:
-        """Put embeddings at neighbouring positions of a slot."""
         self.embeds[slot, start : start + len(embeds)] = embeds.to(self.embeds.dtype)
 
 

@@ -23,7 +23,6 @@ class LmHead:
         self._packed = packed_weight(weight.detach(), [weight]) if fits_twice([weight]) else None
 
     def token_logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows vocab"]:
-        """Logits over V in float32."""
         return self.policy.token_logits(hidden) if self._packed is None else self._packed.wide_product(hidden)
 
 

@@ -254,7 +254,6 @@ class VllmEngine(BaseEngine):
         return [row.finished() for row in (*self.take_aborted(), *done)]
 
     def _withdraw(self, answer: Answer) -> None:
-        """Abort its request that is in flight, if one is."""
         if answer.sent is not None:
             del self._in_flight[answer.sent]
             self._guarded(self._llm.abort_request, [answer.sent])
@@ -319,7 +318,6 @@ class VllmEngine(BaseEngine):
         self._guarded(self._llm.reset_prefix_cache)
 
     def close(self) -> None:
-        """End vLLM and its workers."""
         self._drop_answers()
         self._failure = self._failure or "it was closed"
         self._llm.engine_core.shutdown()
