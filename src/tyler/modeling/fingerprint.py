@@ -35,7 +35,9 @@ def fingerprint_of(model: PreTrainedModel, dtype: torch.dtype | None = None) -> 
             (name, tensor, [threads.submit(_digest, chunk, dtype) for chunk in tensor.flatten().split(CHUNK)])
             for name, tensor in weights_of(model)
         ]
-    digest = hashlib.sha256(settings_of(model).encode())
+    config = model.config.to_dict()
+    settings = _as_floats({key: config.get(key) for key in FUNCTION_KEYS})
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, tensor, chunks in pending:
         digest.update(f"{name} {list(tensor.shape)}".encode())
         for chunk in chunks:
@@ -59,12 +61,6 @@ def weights_of(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         if id(tensor) not in seen:
             seen.add(id(tensor))
             yield name, tensor.detach()
-
-
-def settings_of(model: PreTrainedModel) -> str:
-    """The settings that change what the model computes, as JSON; 1 and 1.0 are the same."""
-    config = model.config.to_dict()
-    return json.dumps(_as_floats({key: config.get(key) for key in FUNCTION_KEYS}), sort_keys=True)
 
 
 def _digest(chunk: Tensor, dtype: torch.dtype | None) -> bytes:
