@@ -25,7 +25,7 @@ from tyler.modeling.manifest import BackboneRecord, CheckpointError, check_files
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import ConstantHead, Head, Synthesizer, TrainedHead, check_heads
+from tyler.modeling.synthesis import ConstantHead, Head, Synthesizer, check_heads
 from tyler.modeling.tensor_files import check_half, read_tensors, round_file, tensor_names
 from tyler.tasks.prompts import Prompt
 
@@ -129,7 +129,7 @@ def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch
     return operator_tensors(synthesizer, policy) | weights
 
 
-def head_of(operator: Operator, dim: int, names: Collection[str]) -> TrainedHead:
+def head_of(operator: Operator, dim: int, names: Collection[str]) -> Head | ConstantHead:
     """An empty head of the kind whose tensors are among `names`."""
     if f"{operator.name}.latents" in names:
         return ConstantHead(torch.zeros(operator.num_latents, dim))

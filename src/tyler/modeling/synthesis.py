@@ -69,10 +69,6 @@ class ConstantHead(nn.Module):
         return self.latents.new_zeros(self.latents.shape[1], self.latents.shape[1]), self.latents
 
 
-TrainedHead = Head | ConstantHead
-"""What Stage 1 trains, as `stage1.latents` says."""
-
-
 @torch.no_grad()
 def start_head(head: Head, backbone: Backbone) -> None:
     """Start a head so that its latents have the scale of token embeddings.
