@@ -81,7 +81,7 @@ def sign(call: Placed) -> Text:
 
 def as_text(text: str, calls: Sequence[Placed]) -> Text:
     """The text for a terminal, with every operator in its place and control characters written out."""
-    return Text.assemble(*(escaped(one) if isinstance(one, str) else sign(one) for one in pieces(text, calls)))
+    return Text.assemble(*(escaped(piece) if isinstance(piece, str) else sign(piece) for piece in pieces(text, calls)))
 
 
 def as_html(text: str, calls: Sequence[Placed]) -> Markup:
