@@ -22,9 +22,6 @@ from tyler.engine.checks import ABOVE_ZERO, FINITE, check_real, check_whole
 from tyler.engine.sampling import NEVER, Sampling, choose, logprobs_of
 from tyler.modeling.backbone import Backbone
 
-BITS = 32
-"""Tokens in one number of a grammar's mask."""
-
 
 class GrammarError(Exception):
     """A grammar grew too complex in the middle of an answer."""
@@ -109,8 +106,7 @@ class LogitState:
         self._prompt = set(prompt_ids)
         self._counts = Counter[int]()  # of the tokens that were taken in
         self._matcher = None if settings.grammar is None else settings.grammar.start()
-        self.error: str | None = None
-        """Why the answer cannot go on."""
+        self.error: str | None = None  # why the answer cannot go on
 
     def adjust(self, logits: Float[Tensor, " vocab"]) -> None:
         """Change the logits over V, at the request's temperature, in place, after the tokens that have come since."""
@@ -150,7 +146,8 @@ class LogitState:
 
 def unpacked(words: Int[Tensor, " words"], vocab_size: int) -> Bool[Tensor, " vocab"]:
     """A mask's bits, one a token; tokens beyond it are not allowed."""
-    bits = (words[:, None] >> torch.arange(BITS, device=words.device, dtype=words.dtype)) & 1
+    places = torch.arange(torch.iinfo(words.dtype).bits, device=words.device, dtype=words.dtype)
+    bits = (words[:, None] >> places) & 1
     allowed = bits.flatten().bool()[:vocab_size]
     return torch.nn.functional.pad(allowed, (0, vocab_size - len(allowed)))
 
