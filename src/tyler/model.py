@@ -20,7 +20,6 @@ from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
 from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.hub import checkpoint_on_hub, with_revision
 from tyler.modeling.independent import Independent
@@ -140,7 +139,7 @@ class Tyler(Independent):
             if backbone is not None:
                 raise ValueError(f"{location} is not a checkpoint and has no other backbone; omit backbone=")
             return cls.start(Backbone.load(name, revision=revision, dtype=dtype, device=device))
-        manifest = Manifest.read(folder)
+        manifest = checkpoint.Manifest.read(folder)
         try:
             check_rules(manifest.operators)
         except ValueError as error:
@@ -159,7 +158,7 @@ class Tyler(Independent):
         """
         if self.heads != self.synthesizer.mapping():
             raise ValueError("a model under an intervention (with_heads) cannot be saved; save the model it is of")
-        manifest = Manifest(
+        manifest = checkpoint.Manifest(
             backbone=BackboneRecord.of(self.backbone, Path(folder)),
             operators=self.operators,
             prompt=self.prompt,

@@ -50,7 +50,6 @@ def check_operators(operators: Iterable[Operator]) -> tuple[Operator, ...]:
     """
     checked = tuple(operators)
     names = [operator.name for operator in checked]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"operator names must differ, but {repeated} occur more than once in {names}")
     return checked

@@ -44,8 +44,7 @@ class PackedAttention:
 
     def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
         self._cache, device = cache, cache.keys.device
-        self.end = max(span.end for span in spans)
-        """No position is this or more."""
+        self.end = max(span.end for span in spans)  # no position is this or more
         capacity, heads = cache.room.capacity, len(cache.head_starts)
         each = [(span.slot * capacity, position) for span in spans for position in range(span.start, span.end)]
         numbers = [(position, first + position, first * heads + position) for first, position in each]

@@ -63,8 +63,7 @@ class Engine(BaseEngine):
         self.context = Context(self.room, backbone.dim, backbone.dtype, backbone.device)
         self.policy_reader = Reader(policy.decoder, self.context)
         self.readers = [self.policy_reader]
-        self.running = self.rows = list[Row]()
-        """Those in slots, in their order."""
+        self.running = self.rows = list[Row]()  # those in slots, in their order
         self._free = list(range(self.room.slots))
         self._kept: dict[int, list[int]] = {}  # what the contexts of free slots held last
         self._unembedded: list[tuple[int, int]] = []  # places of tokens in the context, and the tokens
