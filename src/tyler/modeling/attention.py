@@ -87,13 +87,11 @@ class PackedRows:
                 if query.is_cuda:  # no kernel there takes a mask and groups of heads
                     groups = query.shape[1] // key.shape[1]
                     key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
-            attended.append(
-                scaled_dot_product_attention(
+            if query.shape[2]:
+                query = scaled_dot_product_attention(
                     query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
                 )
-                if query.shape[2]
-                else query
-            )
+            attended.append(query)
         return torch.cat(attended, dim=2).transpose(1, 2)
 
 
