@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -129,16 +130,16 @@ def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     return settings
 
 
-def _merge(base: dict[str, Any], top: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`top` over `base`, section by section; a list replaces a list. `place` is where both are in a config."""
+def _merge(base: Any, top: Any, location: tuple[str, ...] = ()) -> Any:
+    """`top` over `base`, section by section; a list replaces a list. `location` is where both are in a config."""
+    if not (isinstance(base, dict) and isinstance(top, dict)):
+        return top
     merged = dict(base)
     for key, value in top.items():
-        below = merged.get(key)
-        if value is None and isinstance(below, dict) and (*path, key) not in NULLABLE:
+        below = (*location, key)
+        if value is None and isinstance(base.get(key), dict) and below not in NULLABLE:
             continue  # a section with no key in it
-        merged[key] = (
-            _merge(below, value, (*path, key)) if isinstance(below, dict) and isinstance(value, dict) else value
-        )
+        merged[key] = _merge(base.get(key), value, below)
     return merged
 
 
@@ -154,10 +155,10 @@ def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
 
 
 def _replace_at(settings: Any, location: tuple[str, ...], path: tuple[str, ...], value: Any) -> Any:
-    """A copy of `settings`, which are at `place` in a config, with `value` at `path` below; a section over a section as
-    in a file. A number in the path is a place in a list."""
+    """A copy of `settings`, which are at `location` in a config, with `value` at `path` below; a section over a section
+    as in a file. A number in the path is a place in a list."""
     if not path:
-        return _merge(settings, value, location) if isinstance(settings, dict) and isinstance(value, dict) else value
+        return _merge(settings, value, location)
     first, *rest = path
     below = (*location, first), tuple(rest)
     if isinstance(settings, list) and first.isdigit() and int(first) < len(settings):
@@ -182,15 +183,8 @@ def _resolved(kind: type[Config], given: dict[str, Any], overrides: Sequence[str
 
 def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """The errors without those that follow from others: a list is too short where its only element was refused."""
-    locations = [fault["loc"] for fault in errors]
-    return [
-        fault
-        for fault in errors
-        if fault["type"] != "too_short"
-        or not any(
-            len(longer) > len(fault["loc"]) and longer[: len(fault["loc"])] == fault["loc"] for longer in locations
-        )
-    ]
+    above = {fault["loc"][:length] for fault in errors for length in range(len(fault["loc"]))}
+    return [fault for fault in errors if fault["type"] != "too_short" or fault["loc"] not in above]
 
 
 def _explain(kind: type[Config], fault: ErrorDetails) -> str:
@@ -256,7 +250,4 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 def value_at(config: Config, key: str) -> Any:
     """The setting under a dotted key."""
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
+    return attrgetter(key)(config)

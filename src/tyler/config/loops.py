@@ -11,10 +11,8 @@ from pydantic import Field, model_validator
 from tyler.config.sections import MAX_BATCH, BatchSize, Count, NonNegative, Rate, Section, Seed, Share, Weight
 
 RewardScale = Literal["group", "batch", "none"]
-LossName = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 Importance = Literal["token", "sequence"]
 Correction = Literal["none", "token", "sequence"]
-BuiltInReward = Literal["verifier", "budget", "format", "length", "code"]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -140,7 +138,7 @@ class RewardConfig(Section):
     `length` (0 down to -1 at the longest answer), `code` (1 for a program that passes its tests in the sandbox).
     """
 
-    name: BuiltInReward | None = None
+    name: Literal["verifier", "budget", "format", "length", "code"] | None = None
     """A built-in reward."""
     path: str | None = None
     """FILE.py:FUNCTION, or package.module:FUNCTION, with TRL's signature (docs/rewards.md)."""
@@ -170,7 +168,7 @@ class ObjectiveConfig(Section):
 
     group_size: Annotated[int, Field(ge=2, le=MAX_BATCH)] = 8
     """G: answers sampled for each problem."""
-    loss: LossName = "grpo"
+    loss: Literal["grpo", "dapo", "dr_grpo", "bnpo"] = "grpo"
     """What an action counts: as in the paper (1 / (G |tau|)), the same in the whole batch (dapo) or in each process's
     part of it (bnpo), or 1 over the longest answer allowed (dr_grpo)."""
     clip_range: Fraction = 0.2
@@ -213,7 +211,7 @@ class CalibrationConfig(Section):
 
     num_problems: Count = 64
     """Problems whose states are fitted."""
-    rate: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    rate: Fraction = 0.3
     """The probability of an operator where its rule proposes it."""
     steps: Count = 200
     """At most this many of L-BFGS."""
