@@ -17,7 +17,7 @@ from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import architecture, skeleton
-from tyler.planning.memory import calibration_memory, kept_by_decoder, larger_peak, rollout_memory, step_memory, trained
+from tyler.planning.memory import calibration_memory, kept_by_decoder, larger_peak, rollout_memory, step_memory
 from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
@@ -25,7 +25,7 @@ from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.packing import read_packed
 from tyler.training.planned import PROMPT as PROMPT_TOKENS
-from tyler.training.planned import Read, Shape, count_parameters
+from tyler.training.planned import Read, Shape, Step, count_parameters
 from tyler.training.teacher_forcing import Insertion, Trace
 
 NUMBERS = {
@@ -155,7 +155,10 @@ def test_a_presets_steps_fit_a_gpu_of_24_gigabytes_and_checkpointing_is_why(name
 
 
 def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_only_itself() -> None:
-    assert trained(10, at_rest=5) == {"adapters and heads": 60, "gradients": 40, "optimizer": 80}
+    step = Step(((Read(1, 1, 1), None),), 1, 10, recompute=False, at_rest=5)
+    parts = step_memory(Shape.of(wide("qwen3", 1)), load_config("mini"), step, 4)
+    own = {"adapters and heads": 60, "gradients": 40, "optimizer": 80}
+    assert {name: parts[name] for name in own} == own
     assert larger_peak(3, 4) == {"logits at work": 4}
     assert larger_peak(4, 3) == {"layer at work": 4}
 

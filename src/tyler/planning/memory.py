@@ -47,29 +47,23 @@ def kept_by_layer(shape: Shape, read: Read, element: int, lora: LoraConfig | Non
     return total
 
 
-def kept_by_decoder(
-    shape: Shape, read: Read, element: int, lora: LoraConfig | None, gradient_checkpointing: bool
-) -> int:
+def kept_by_decoder(shape: Shape, read: Read, element: int, lora: LoraConfig | None, recompute: bool) -> int:
     """Bytes that all layers keep: L times `kept_by_layer`.
 
     With gradient checkpointing: their inputs, L e d n, and the keys and values of earlier chunks, L e 2 k n.
     """
-    if gradient_checkpointing:
+    if recompute:
         states = 2 * shape.key_value if read.chunks > 1 else 0
         return shape.layers * element * (shape.dim + states) * read.positions
     return shape.layers * kept_by_layer(shape, read, element, lora)
 
 
-def active_layer_bytes(
-    shape: Shape, read: Read, element: int, lora: LoraConfig | None, gradient_checkpointing: bool
-) -> int:
+def active_layer_bytes(shape: Shape, read: Read, element: int, lora: LoraConfig | None, recompute: bool) -> int:
     """Bytes of the one layer that is differentiated: the gradients of its feed-forward part, e (3 i + d) n, when all
     that the layer keeps is there; with gradient checkpointing that is computed again. Where it is read in chunks nearly
     all positions may be in one of them."""
     gradients = element * (3 * shape.intermediate + shape.dim) * read.positions
-    if not gradient_checkpointing:
-        return gradients
-    return gradients + kept_by_layer(shape, replace(read, chunks=1), element, lora)
+    return gradients + (kept_by_layer(shape, replace(read, chunks=1), element, lora) if recompute else 0)
 
 
 def logits(shape: Shape, positions: int, element: int) -> int:
@@ -93,7 +87,9 @@ def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts
     return {
         "weights": counts.backbone * (element + step.weight_copies),
         **(folded_weights(counts, element) if step.folded else {}),
-        **trained(step.trained, step.at_rest),
+        "adapters and heads": (step.trained + step.at_rest) * FLOAT32,
+        "gradients": step.trained * FLOAT32,
+        "optimizer": 2 * step.trained * FLOAT32,
         "activations": kept + 2 * shape.layers * shape.key_value * element * step.prefix,
         **larger_peak(layer, logits(shape, step.targets, element)),
     }
@@ -156,15 +152,6 @@ def calibration_memory(shape: Shape, config: Config, element: int) -> Parts:
         "decisions": answers * config.stage2.max_new_tokens * (shape.dim + 1) * FLOAT32,
         "hidden states": 4 * read * shape.dim,
         **larger_peak(3 * read * shape.intermediate, logits(shape, length, element)),
-    }
-
-
-def trained(parameters: int, at_rest: int = 0) -> Parts:
-    """Adapters and heads in float32, some of them at rest; gradients and AdamW's two moments of the others."""
-    return {
-        "adapters and heads": (parameters + at_rest) * FLOAT32,
-        "gradients": parameters * FLOAT32,
-        "optimizer": 2 * parameters * FLOAT32,
     }
 
 

@@ -59,8 +59,6 @@ KNOWN = {
     )
 }  # fmt: skip
 """From small to large, with the memory of their data sheets."""
-THIS = "this"
-"""The name of the machine at hand."""
 
 
 def device_named(name: str) -> Device:
@@ -68,12 +66,12 @@ def device_named(name: str) -> Device:
     by_name = {known.lower(): device for known, device in KNOWN.items()}
     if name.lower() in by_name:
         return by_name[name.lower()]
-    if name == THIS:
+    if name == "this":
         return this_device()
     if name.replace(".", "", 1).isdecimal() and float(name) > 0:
         return Device(f"{name} GB", float(name) * GB)
     raise ValueError(
-        f"there is no device {name!r}; known are {', '.join(KNOWN)}; {THIS!r} is this machine, and any other is its "
+        f"there is no device {name!r}; known are {', '.join(KNOWN)}; 'this' is this machine, and any other is its "
         "memory in GB: --hardware 96"
     )
 
@@ -144,7 +142,7 @@ def run(config: Config, devices: Sequence[str] = (), method: str | None = None) 
 
 def parameter_table(counts: Parameters) -> Table:
     """Every part, and which stage trains it."""
-    table = Table("part", "parameters", "trained in", title="parameters")
+    table = Table("part", Column("parameters", justify="right"), "trained in", title="parameters")
     for part, count, stage in (
         ("backbone", counts.backbone, "never"),
         ("LoRA phi", counts.phi, "Stage 1"),
@@ -156,7 +154,6 @@ def parameter_table(counts: Parameters) -> Table:
         ("trained in Stage 2", counts.stage2, ""),
     ):
         table.add_row(part, f"{count:,}", stage)
-    table.columns[1].justify = "right"
     return table
 
 
