@@ -6,7 +6,6 @@ heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its out
 """
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
-from tyler.modeling.lora import LoraSettings, load_lora, lora_layers, read_adapter, save_lora
+from tyler.modeling.lora import Adapted, LoraSettings, load_lora, lora_layers, save_lora
 from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
@@ -61,11 +60,6 @@ class Settings:  # its name is in fingerprints
     @property
     def operators(self) -> tuple[Operator, ...]:
         return kinds(self.prompt_latents, self.inference_latents)
-
-
-def files_of(folders: Sequence[str], backbone: BackboneRecord) -> list[str]:
-    """The files beside memgen.json that are loaded; `folders` are those of its LoRAs."""
-    return [*(f"{folder}/{name}" for folder in folders for name in ADAPTER_FILES), TENSORS, *backbone.files]
 
 
 KINDS = {"backbone": BackboneRecord, "settings": Settings, "prompt": Prompt, "trigger": bool}
@@ -141,57 +135,57 @@ class MemGen(Independent):
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
         told = read_manifest(folder / MANIFEST, KINDS)
         loaded = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
-        folders = ["weaver", "trigger"] if told["trigger"] else ["weaver"]
-        for adapter in folders:
-            read_adapter(loaded.model, folder / adapter)
         weaver = Weaver(loaded, told["settings"].operators, load_lora(loaded.model, folder / "weaver")).eval()
         trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")).eval() if told["trigger"] else None
         model = cls(loaded, weaver, trigger, told["settings"], told["prompt"])
         found = read_tensors(folder / TENSORS, {name: tensor.shape for name, tensor in model._tensors().items()})
-        check_files(folder / MANIFEST, told[DIGESTS], files_of(folders, told["backbone"]))
+        check_files(folder / MANIFEST, told[DIGESTS], model._files(told["backbone"]))
         with torch.no_grad():
             for name, tensor in model._tensors().items():
                 tensor.copy_(found[name])
         return model
 
+    @property
+    def _parts(self) -> dict[str, Adapted]:
+        """What is trained, by the name of its folder."""
+        return {"weaver": self.weaver, **({} if self.trigger is None else {"trigger": self.trigger})}
+
+    def _files(self, backbone: BackboneRecord) -> list[str]:
+        """The files beside memgen.json that are loaded."""
+        return [*(f"{part}/{name}" for part in self._parts for name in ADAPTER_FILES), TENSORS, *backbone.files]
+
     def _tensors(self) -> dict[str, Tensor]:
         """The content of heads.safetensors."""
-        parts: dict[str, dict[str, Tensor]] = {"weaver": self.weaver.tensors()}
-        if self.trigger is not None:
-            parts["trigger"] = self.trigger.tensors()
-        return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        named = ((name, part.tensors().items()) for name, part in self._parts.items())
+        return {f"{name}.{key}": tensor for name, tensors in named for key, tensor in tensors}
 
     def saved_bytes(self) -> int:
-        parts = [part for part in (self.weaver, self.trigger) if part is not None]
-        return sum(tensor.nbytes for part in parts for tensor in part.trainable())
+        return sum(tensor.nbytes for part in self._parts.values() for tensor in part.trainable())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a checkpoint that reloads to bit-equal outputs."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        save_lora(self.weaver.lora, folder / "weaver", self.backbone.id)
-        if self.trigger is not None:
-            save_lora(self.trigger.lora, folder / "trigger", self.backbone.id)
-        else:
+        if self.trigger is None:
             shutil.rmtree(folder / "trigger", ignore_errors=True)
+        for name, part in self._parts.items():
+            save_lora(part.lora, folder / name, self.backbone.id)
         save_file({name: t.detach().cpu().contiguous() for name, t in self._tensors().items()}, folder / TENSORS)
         backbone = BackboneRecord.of(self.backbone, folder)
         told: dict[str, Any] = {"backbone": backbone, "settings": self.settings, "prompt": self.prompt}
-        folders = ["weaver"] if self.trigger is None else ["weaver", "trigger"]
         content = {key: asdict(one) for key, one in told.items()} | {"trigger": self.trigger is not None}
-        write_manifest(folder / MANIFEST, content, files_of(folders, backbone))
+        write_manifest(folder / MANIFEST, content, self._files(backbone))
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of weaver and trigger."""
-        tensors = dict(self._tensors())
-        for part in (self.weaver, self.trigger):
-            if part is not None:
-                tensors |= {
-                    f"{type(part).__name__}.{name}.{key}": tensor
-                    for name, layer in lora_layers(part.lora).items()
-                    for key, tensor in layer.named_parameters()
-                    if "lora_" in key
-                }
+        tensors = self._tensors()
+        for part in self._parts.values():
+            tensors |= {
+                f"{type(part).__name__}.{name}.{key}": tensor
+                for name, layer in lora_layers(part.lora).items()
+                for key, tensor in layer.named_parameters()
+                if "lora_" in key
+            }
         return fingerprint_with(repr((self.backbone.fingerprint(), self.settings)), tensors)
 
     def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> MemGenEngine:

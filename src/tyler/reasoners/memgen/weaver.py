@@ -4,7 +4,7 @@ The weaver: context embeddings X -> Linear -> [X'; s LayerNorm(Q)] -> LoRA'd dec
 """
 
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Self
 
 import numpy as np
 import torch
@@ -83,9 +83,6 @@ class Weaver(SynthesisModel):
     def map_inputs(self, embeds: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         """Embeddings of the context, tokens and latents alike, in the weaver's space."""
         return self.reasoner_to_weaver(embeds.to(self.reasoner_to_weaver.weight.dtype)).to(embeds.dtype)
-
-    def mapping(self) -> dict[str, QueryHead]:
-        return {name: cast(QueryHead, head) for name, head in self.heads.items()}
 
 
 NO, YES = 0, 1
