@@ -92,17 +92,13 @@ class Servable(ABC):
         return replace(self.request("a question", settings), prompt_ids=prompt_ids)
 
     def problem_request(self, problem: str | Problem) -> Request:
-        """What the engine is asked for a problem, which has a random stream of its own."""
-        return self.request(problem, AnswerSettings(with_problem_seed(self.sampling, problem), self.max_new_tokens))
+        """What the engine is asked for a problem, whose random stream is its own: from seed, task, id and sample."""
+        sampling = self.sampling
+        if isinstance(problem, Problem):
+            which = (problem.sample,) if problem.sample else ()
+            sampling = replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id, *which))
+        return self.request(problem, AnswerSettings(sampling, self.max_new_tokens))
 
     def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
         engine, requests = self.model.shared_engine, [self.problem_request(problem) for problem in problems]
         return engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
-
-
-def with_problem_seed(sampling: Sampling, problem: str | Problem) -> Sampling:
-    """The sampling with a random stream that is the problem's alone, from the seed, the problem's id and its sample."""
-    if isinstance(problem, str):
-        return sampling
-    which = (problem.sample,) if problem.sample else ()
-    return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id, *which))
