@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
@@ -13,7 +12,6 @@ from tyler.cli.options import AnyModel
 from tyler.evaluation.options import Decoding, Loading, OptionalFolder
 
 if TYPE_CHECKING:
-    from tyler.engine.request import Request
     from tyler.engine.trajectory import Trajectory
     from tyler.reasoners.registry import Answerer
     from tyler.tasks import Problem
@@ -50,18 +48,12 @@ def bench(
     with loading(model):
         answerer = placement.load(model, decoding).answerer()
     requests = [answerer.request(problem.prompt, sampling) for problem in problems]
-    _answers(answerer, requests[:1], 1)
+    answerer.run(requests[:1], slots=1)
     _print_header(model, answerer, task, problems, placement.device)
     for at_once in slots:
         started = time.perf_counter()
-        answers = _answers(answerer, requests, at_once)
+        answers = answerer.run(requests, slots=at_once)
         _print_line(at_once, answers, time.perf_counter() - started)
-
-
-def _answers(answerer: Answerer, requests: Sequence[Request], slots: int) -> list[Trajectory]:
-    answers: list[Trajectory] = []
-    answerer.run(requests, slots=slots, finished=lambda _, answer: answers.append(answer))
-    return answers
 
 
 def _print_header(model: str, answerer: Answerer, task: str, problems: list[Problem], device: str | None) -> None:

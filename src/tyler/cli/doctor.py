@@ -42,9 +42,9 @@ def run() -> None:
 
 def describe(model: str, device: str | None = None, dtype: str = "auto") -> None:
     """Print what a model needs and whether this machine has it. Raises what loading it raises."""
-    from tyler.reasoners.registry import checkpoint_class
+    from tyler.reasoners.registry import load
 
-    backbone = checkpoint_class(model).from_pretrained(model, device=device, dtype=dtype).backbone
+    backbone = load(model, name=model, device=device, dtype=dtype).model.backbone
     _show(f"tyler doctor {model}", [*needs_of(backbone), *of_model(backbone)])
 
 

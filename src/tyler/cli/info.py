@@ -22,8 +22,6 @@ from tyler.reasoners.table import find_method
 from tyler.runs.checkpoints import checkpoint_step, latest_checkpoint, read_best
 from tyler.training.planned import Shape, count_parameters
 
-MEGABYTE = 10**6
-
 
 def run(model: str, *, as_json: bool) -> None:
     """Print the facts as a table or as JSON. Raises ValueError or OSError for a model that is not there."""
@@ -60,7 +58,7 @@ def checkpoint_facts(folder: Path, method: str, manifest: Mapping[str, Any]) -> 
     if operators := manifest.get("operators"):
         facts["operators"] = [f"{each['name']} ×{each['num_latents']} at {each['boundary']}" for each in operators]
     trained = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
-    facts |= {"trained_files": f"{trained / MEGABYTE:.1f} MB", "folder": str(folder)}
+    facts |= {"trained_files": f"{trained / 1e6:.1f} MB", "folder": str(folder)}
     if folder.parent.name == "checkpoints":
         best = read_best(folder)
         facts["step"] = checkpoint_step(folder)

@@ -16,6 +16,7 @@ from tyler.engine.request import Event, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
+from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.modeling.backbone import dtype_name
 from tyler.reasoners.cot import backbone_alone
@@ -25,9 +26,6 @@ from tyler.reasoners.table import METHODS, OWN, find_method
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.prompts import Prompt, Question
-
-Build = Callable[[Any, int], Reasoner]
-"""A reasoner of some settings and `max_new_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,10 @@ class Answerer:
         self.engine.between_steps(lambda engine: engine.prepare(request), memory=self.memory).result()
 
     def events(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """What happens in each answer, as it happens."""
         return self.engine.events(requests, memory=self.memory)
 
-    def run(self, requests: Sequence[Request], *, slots: int, finished: Finished) -> None:
-        """Answer, telling of each answer as it is done."""
-        self.engine.run(requests, slots=slots, memory=self.memory, finished=finished)
+    def run(self, requests: Sequence[Request], *, slots: int, finished: Finished | None = None) -> list[Trajectory]:
+        return self.engine.run(requests, slots=slots, memory=self.memory, finished=finished)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Loaded:
     max_new_tokens: int
     model: Any
     length_settings: tuple[LengthSetting, ...]
-    build: Build
+    build: Callable[[Any, int], Reasoner]
 
     @property
     def weights(self) -> str:
@@ -122,13 +118,6 @@ def kind_of(location: str) -> str | None:
     return next((name for name, own in formats if own is not None and (folder / own.manifest).is_file()), None)
 
 
-def checkpoint_class(location: str) -> Any:
-    """The class that loads what is at a location: that of the method whose checkpoint it is, else `Tyler`."""
-    kind = kind_of(location)
-    own = None if kind is None else find_method(kind).checkpoint
-    return Tyler if own is None else own.model
-
-
 def load(
     location: str,
     method: str | None = None,
@@ -164,8 +153,7 @@ def load(
     place = {"backbone": backbone, "device": device, "dtype": dtype}
     if chosen is None:
         model: Any = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
-        check_trained(model, location, router)
-        settings, length_settings, make = as_trained(model, router, budget)
+        settings, length_settings, make = as_trained(model, location, router, budget)
     else:
         settings, length_settings, make = method_settings(method, overrides), chosen.length_settings, chosen.reasoner
         if chosen.checkpoint is None:
@@ -206,17 +194,16 @@ def on_engine(model: Any, kind: str, engine: EngineChoice) -> Any:
     return replace(model, decoder=engine)
 
 
-def check_trained(model: Tyler, location: str, router: Router | None) -> None:
-    """Raise ValueError for a router that calls operators which were never trained."""
-    if model.stage == "backbone" and not (router is None or isinstance(router, Never)):
-        raise ValueError(f"{location} is a plain backbone, without trained operators; omit --router, or give never")
-
-
 def as_trained(
-    model: Tyler, router: Router | None, budget: int | None
+    model: Tyler, location: str, router: Router | None, budget: int | None
 ) -> tuple[SavedPolicy, tuple[LengthSetting, ...], Callable[[Any, Any], Any]]:
-    """A model as its last stage left it: its settings, its length settings, and what makes its reasoner."""
+    """A model as its last stage left it: its settings, its length settings, and what makes its reasoner.
+
+    Raises ValueError for a router that calls operators which were never trained.
+    """
     routed = router or DEFAULT_ROUTERS[model.stage]
+    if model.stage == "backbone" and not isinstance(routed, Never):
+        raise ValueError(f"{location} is a plain backbone, without trained operators; omit --router, or give never")
     length_settings = () if isinstance(routed, Never) else (LengthSetting("budget", only_shortens=True),)
 
     def make(model: Tyler, settings: SavedPolicy) -> TylerReasoner:
