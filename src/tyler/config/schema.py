@@ -6,6 +6,7 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -171,16 +172,12 @@ class Config(Section):
     def training_set(self) -> Selection:
         data = self.data
         beside = () if data.path is None else (data.path, _folder(data.path))
-        also = tuple(
-            Selection(
-                *(extra.task, _split(extra), extra.path, extra.count, data.seed, extra.revision),
-                beside=beside,
-                weight=extra.weight,
-            )
-            for extra in data.also
-        )
-        first = Selection(data.task, data.split, data.path, data.count, data.seed, data.revision)
-        return replace(first, also=also, weight=data.weight)
+
+        def chosen(entry: DataConfig | MoreDataConfig, split: str | None) -> Selection:
+            return Selection(entry.task, split, entry.path, entry.count, data.seed, entry.revision, weight=entry.weight)
+
+        also = (replace(chosen(extra, _split(extra)), beside=beside) for extra in data.also)
+        return replace(chosen(data, data.split), also=tuple(also))
 
     @property
     def development_set(self) -> Selection | None:
@@ -205,17 +202,10 @@ class Config(Section):
         evaluation, development, held_out = self.evaluation, self.development_set, self.data.held_out
         paths = (self.data.path, evaluation.path)
         beside = tuple(_folder(path) for path in paths if path is not None)
-        sets = [
-            Selection(entry.task, entry.split, entry.path, optional=entry.optional, beside=beside)
-            for entry in held_out or ()
-        ]
-        evaluated = Selection(
-            evaluation.task,
-            evaluation.split,
-            evaluation.path,
-            revision=evaluation.revision,
-            optional=True,
-            beside=beside,
+        chosen = partial(Selection, beside=beside)
+        sets = [chosen(entry.task, entry.split, entry.path, optional=entry.optional) for entry in held_out or ()]
+        evaluated = chosen(
+            evaluation.task, evaluation.split, evaluation.path, revision=evaluation.revision, optional=True
         )
         if held_out != () and not any(_covers(entry, evaluated) for entry in sets):
             sets.append(evaluated)
