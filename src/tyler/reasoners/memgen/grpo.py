@@ -102,14 +102,12 @@ class MemGenTrainer(GrpoTrainer):
         super().__init__(model, config, config, self.engine, rewards, loss, problems, development)
         self.model, self.config = model, config
 
-    trigger_temperature = 0.0
-
     def request(self, problem: Problem, sampling: Sampling) -> Request:
         return self.model.request(
             problem,
             sampling=sampling,
             max_new_tokens=self.config.max_new_tokens,
-            trigger_temperature=self.trigger_temperature,
+            trigger_temperature=self.config.temperature,
         )
 
     def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
@@ -171,10 +169,6 @@ class TriggerGrpo(MemGenTrainer):
     @property
     def temperature(self) -> float:
         return self.config.token_temperature
-
-    @property
-    def trigger_temperature(self) -> float:  # type: ignore[override]
-        return self.config.temperature
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         assert self.model.trigger is not None
