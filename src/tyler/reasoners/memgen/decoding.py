@@ -7,7 +7,6 @@ to the present only when it is asked.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import takewhile
 
 import torch
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.native.attention import Span
 from tyler.engine.native.cache import Context
-from tyler.engine.native.engine import Engine
+from tyler.engine.native.engine import Engine, common_prefix
 from tyler.engine.native.reader import Reader
 from tyler.engine.native.row import Row, charged
 from tyler.engine.request_state import RequestState
@@ -120,8 +119,7 @@ class TriggerContext:
         spans = []
         for row in rows:
             shown = [*row.request.prompt_ids, *row.visible.tokens]
-            alike = takewhile(lambda pair: pair[0] == pair[1], zip(self._read[row.slot], shown, strict=False))
-            start = min(sum(1 for _ in alike), len(shown) - 1)
+            start = min(common_prefix(self._read[row.slot], shown), len(shown) - 1)
             new = torch.tensor(shown[start:], device=self.backbone.device)
             self.visible.write(row.slot, start, self.backbone.embed(new))
             self._read[row.slot] = shown
