@@ -74,11 +74,6 @@ class Phase:
     def expected(self) -> int:
         return sum(self.predicted.values())
 
-    @property
-    def difference(self) -> float:
-        """(predicted - measured) / measured."""
-        return (self.expected - self.measured) / max(1, self.measured)
-
 
 @dataclass
 class Report:
@@ -287,6 +282,7 @@ def measured_table(report: Report) -> Table:
     for phase in report.phases:
         shown = ("", "")
         if phase.predicted:
-            shown = (f"{phase.expected / GIB:.2f} ({phase.difference:+.0%})", by_part(phase.predicted))
+            difference = (phase.expected - phase.measured) / max(1, phase.measured)
+            shown = (f"{phase.expected / GIB:.2f} ({difference:+.0%})", by_part(phase.predicted))
         table.add_row(phase.name, f"{phase.seconds:.1f}", f"{phase.measured / GIB:.2f}", *shown)
     return table
