@@ -30,14 +30,6 @@ MAX_NEW_TOKENS = "max_new_tokens"
 
 
 @dataclass(frozen=True)
-class CheckpointFormat:
-    """The checkpoints of a method that has its own: the file that each has, and the class that loads it."""
-
-    manifest: str
-    model: Any
-
-
-@dataclass(frozen=True)
 class Method:
     """How a method answers, as its module says it in METHOD."""
 
@@ -47,8 +39,9 @@ class Method:
     """`reasoner(model, settings)` is a dataclass and a `Servable`."""
     length_settings: tuple[LengthSetting, ...] = ()
     """What the length of its answers depends on."""
-    checkpoint: CheckpointFormat | None = None
-    """None for a method of a plain backbone, which is not trained."""
+    checkpoint: Any = None
+    """The class that loads its own checkpoints; `manifest` there is the name of a file that each has. None for a method
+    of a plain backbone, which is not trained."""
 
 
 TRACES = ("operators", "stage1.max_length", "stage1.insertions.max")

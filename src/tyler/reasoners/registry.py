@@ -159,7 +159,7 @@ def load(
         if chosen.checkpoint is None:
             model = backbone_alone(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
         else:
-            model = on_engine(chosen.checkpoint.model.from_pretrained(location, **place), method, engine)
+            model = on_engine(chosen.checkpoint.from_pretrained(location, **place), method, engine)
     shown = name if kind or chosen is None else f"{name}, {method}"
     decided = {"name": shown, "sampling": sampling or Sampling(), "slots": slots, "memory": memory}
 

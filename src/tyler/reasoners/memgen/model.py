@@ -9,7 +9,7 @@ import shutil
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -34,7 +34,7 @@ from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.weaver import INFERENCE, Trigger, Weaver, kinds
-from tyler.reasoners.method import CheckpointFormat, LengthSetting, Method
+from tyler.reasoners.method import LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
@@ -79,6 +79,7 @@ class MemGen(Independent):
     """Which engine answers; a trigger runs on the native one alone."""
     shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
     """The engine that this object's calls share and that lives as long as it does."""
+    manifest: ClassVar[str] = MANIFEST
 
     def __repr__(self) -> str:
         trigger = "untrained" if self.trigger is None else "trained"
@@ -263,6 +264,4 @@ def reasoner(model: MemGen, settings: MemGenOverrides) -> MemGenReasoner:
     return MemGenReasoner("memgen", replace(model, settings=replace(model.settings, **changed)))
 
 
-METHOD = Method(
-    MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), CheckpointFormat(MANIFEST, MemGen)
-)
+METHOD = Method(MemGenOverrides, reasoner, (LengthSetting("max_insertions", highest=31),), MemGen)

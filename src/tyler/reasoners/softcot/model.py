@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self, cast
+from typing import ClassVar, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -39,7 +39,7 @@ from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.method import CheckpointFormat, LengthSetting, Method
+from tyler.reasoners.method import LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Finished, Servable, ignore
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
@@ -86,6 +86,7 @@ class SoftCot(Independent):
     placeholders: Placeholders
     shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
     """The engine that this object's calls share and that lives as long as it does."""
+    manifest: ClassVar[str] = MANIFEST
 
     def __repr__(self) -> str:
         return f"SoftCot({self.backbone!r}, assistant={self.assistant!r})"
@@ -171,14 +172,11 @@ class SoftCot(Independent):
         theta = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
         alone, record = told["assistant"] == told["backbone"], told["assistant"]
         assistant = theta if alone else load_recorded(record, folder, instead=None, dtype=dtype, device=device)
-        holders = told["placeholders"]
         projection = nn.Linear(assistant.dim, theta.dim).to(theta.device)
-        model = cls(theta, assistant, projection, told["prompt"], told["wording"], holders)
-        expected = {name: tensor.shape for name, tensor in tensors_of(projection).items()}
-        found = read_tensors(folder / WEIGHTS, expected)
+        found = read_tensors(folder / WEIGHTS, {name: one.shape for name, one in tensors_of(projection).items()})
         check_files(folder / MANIFEST, told[DIGESTS], [WEIGHTS, *told["backbone"].files])
         projection.load_state_dict(found)
-        return model
+        return cls(theta, assistant, projection, told["prompt"], told["wording"], told["placeholders"])
 
 
 def plain_engine(backbone: Backbone, *, slots: int, memory: int | None, positions: int | None) -> Engine:
@@ -280,4 +278,4 @@ def reasoner(model: SoftCot, settings: SoftCotSettings) -> SoftCotReasoner:
     return SoftCotReasoner("softcot", model, thoughts=settings.thoughts or model.wording.thoughts)
 
 
-METHOD = Method(SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), CheckpointFormat(MANIFEST, SoftCot))
+METHOD = Method(SoftCotSettings, reasoner, (LengthSetting("thoughts", lowest=1),), SoftCot)
