@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -143,14 +143,9 @@ class SoftCot(Independent):
         """Write softcot.json and softcot.safetensors, which reload to bit-equal outputs."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        backbone = BackboneRecord.of(self.backbone, folder)
-        content = {
-            "backbone": asdict(backbone),
-            "assistant": asdict(BackboneRecord.of(self.assistant, folder)),
-            "prompt": asdict(self.prompt),
-            "wording": asdict(self.wording),
-            "placeholders": asdict(self.placeholders),
-        }
+        backbone, assistant = (BackboneRecord.of(model, folder) for model in (self.backbone, self.assistant))
+        sections: list[Any] = [backbone, assistant, self.prompt, self.wording, self.placeholders]
+        content = {name: asdict(section) for name, section in zip(SECTIONS, sections, strict=True)}
         save_file(tensors_of(self.projection), folder / WEIGHTS)
         write_manifest(folder / MANIFEST, content, [WEIGHTS, *backbone.files])
 
@@ -215,7 +210,7 @@ SECTIONS = {
     "wording": Wording,
     "placeholders": Placeholders,
 }
-"""What softcot.json holds."""
+"""What softcot.json holds, in this order."""
 
 
 def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
