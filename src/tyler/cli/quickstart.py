@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from tyler.cli.logs import quietly
-from tyler.config.files import load_config
+from tyler.config.files import load_config, value_at
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.evaluation.html_report import save
@@ -96,15 +96,10 @@ def configure(seed: int, scale: float) -> Config:
     """The mini preset with every number of steps and problems scaled: of training, calibration, development and
     evaluation."""
     config = load_config("mini")
-    development, evaluation = config.data.development, config.evaluation
-    counts = {
-        "stage1.steps": config.stage1.steps,
-        "stage2.steps": config.stage2.steps,
-        "stage2.calibration.num_problems": config.stage2.calibration.num_problems,
-        "data.development.count": development.count if development else None,
-        "evaluation.count": evaluation.count or SPLITS[evaluation.split].count,
-    }
-    scaled = [f"{key}={max(1, round(count * scale))}" for key, count in counts.items() if count]
+    keys = ("stage1.steps", "stage2.steps", "stage2.calibration.num_problems", "data.development.count")
+    counts = {key: value_at(config, key) for key in keys}
+    counts["evaluation.count"] = config.evaluation.count or SPLITS[config.evaluation.split].count
+    scaled = [f"{key}={max(1, round(count * scale))}" for key, count in counts.items()]
     return load_config("mini", [*scaled, f"stage1.seed={seed}", f"stage2.seed={seed}"])
 
 
