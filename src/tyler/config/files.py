@@ -84,16 +84,16 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_value(text: str) -> Any:
-    """One value as configs write it. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+def read_value(key: str, text: str) -> Any:
+    """The value of a key as configs write it. Raises ConfigError for text that is not YAML."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{key}: cannot read the value {text!r} as YAML") from error
 
 
-def _find(path_or_preset: str | Path, beside: Path | None = None) -> Path:
-    candidates = [Path(path_or_preset), PRESETS / f"{path_or_preset}.yaml"]
-    if beside is not None:
-        candidates.insert(0, beside.parent / path_or_preset)
-    for candidate in candidates:
+def _find(path_or_preset: str | Path, folder: Path = Path()) -> Path:
+    for candidate in (folder / path_or_preset, Path(path_or_preset), PRESETS / f"{path_or_preset}.yaml"):
         if candidate.is_file():
             return candidate
     hint = suggest(str(path_or_preset), presets())
@@ -114,7 +114,7 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{path} has no settings; write what differs from a preset, such as `extends: mini`")
     if (base := settings.pop("extends", None)) is None:
         return settings
-    return _merge(_read_layers(_find(str(base), beside=path), (*seen, path)), settings)
+    return _merge(_read_layers(_find(str(base), path.parent), (*seen, path)), settings)
 
 
 def _parse_yaml(text: str, source: str) -> dict[str, Any]:
@@ -147,11 +147,7 @@ def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
     key, equals, text = override.removeprefix("--").partition("=")
     if not equals or not all(key.split(".")):
         raise ConfigError(f"cannot read the override {override!r}; write it as section.key=value")
-    try:
-        value = read_value(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{key}: cannot read the value {text!r} as YAML") from error
-    return _replace_at(settings, (), tuple(key.split(".")), value)
+    return _replace_at(settings, (), tuple(key.split(".")), read_value(key, text))
 
 
 def _replace_at(settings: Any, location: tuple[str, ...], path: tuple[str, ...], value: Any) -> Any:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from tyler.config.engine_choice import NATIVE, EngineChoice
@@ -226,10 +225,7 @@ def method_settings(method: str, overrides: Sequence[str] = ()) -> Any:
             raise ValueError(f"cannot read the setting {override!r}; write it as key=value")
         if key not in allowed:
             raise ValueError(f"{method} has no setting {key!r}{suggest(key, allowed)}")
-        try:
-            given[key] = read_value(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{key}: cannot read the value {text!r} as YAML") from error
+        given[key] = read_value(key, text)
     try:
         # As JSON, because pydantic's strict mode takes a mapping for a dataclass only there.
         return TypeAdapter(kind).validate_json(json.dumps(given, default=str), strict=True)
