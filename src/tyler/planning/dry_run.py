@@ -174,7 +174,9 @@ def rehearse(
     packs = meter.device.type == "cpu" and can_pack(backbone.dtype)
     for phase in meter.phases[1:]:
         if phase.name in (*PHASES, f"{method} step"):
-            phase.predicted = of_phase(phase.name, shape, with_answers(short, phase.answers), element, packs)
+            learned_from = {"stage2.max_new_tokens": phase.answers - PROMPT, "grpo.budget": 0}
+            planned = changed(short, learned_from) if phase.answers else short  # else answers are as long as allowed
+            phase.predicted = of_phase(phase.name, shape, planned, element, packs)
     return report
 
 
@@ -199,13 +201,6 @@ def shortened(config: Config, backbone: Backbone, length: int) -> Config:
             if (longest := getattr(loop, "max_new_tokens", None)) is not None:
                 shorter[f"{section}.max_new_tokens"] = min(ANSWER, longest)
     return changed(config, shorter)
-
-
-def with_answers(config: Config, positions: int) -> Config:
-    """The config with answers that have so many positions in all; 0 leaves them as long as they may be."""
-    if not positions:
-        return config
-    return changed(config, {"stage2.max_new_tokens": positions - PROMPT, "grpo.budget": 0})
 
 
 def changed(section: Part, changes: Mapping[str, Any]) -> Part:
