@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from tyler.config.sections import MAX_BATCH, BatchSize, Count, NonNegative, Rate, Section, Seed, Share, Weight
 
 RewardScale = Literal["group", "batch", "none"]
-Importance = Literal["token", "sequence"]
 Correction = Literal["none", "token", "sequence"]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -175,7 +174,7 @@ class ObjectiveConfig(Section):
     """epsilon: how far an importance ratio may move before it is clipped."""
     clip_range_high: Annotated[float, Field(gt=0)] | None = None
     """epsilon of the upper bound, as in DAPO; null for the same."""
-    importance: Importance = "token"
+    importance: Literal["token", "sequence"] = "token"
     """Whether the ratio is that of each action, or the geometric mean of the answer's (sequence, as in GSPO)."""
     mask_truncated: bool = False
     """Whether answers that were cut off teach nothing; they stay in their group's mean."""

@@ -42,11 +42,10 @@ from tyler.reasoners.method import Training, found_at, packages
 from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
-AnyConfig = TypeVar("AnyConfig", bound=Section)
-Own = TypeVar("Own", bound=Section)
+AnySection = TypeVar("AnySection", bound=Section)
 
 
-def with_sections(config: type[AnyConfig], trainings: Iterable[Training]) -> type[AnyConfig]:
+def with_sections(config: type[AnySection], trainings: Iterable[Training]) -> type[AnySection]:
     """A config that has the sections of trainings too. Raises ValueError for one that is not there, or there twice."""
     for training in trainings:
         settings = None if training.settings is None else found_at(training.settings)
@@ -61,7 +60,7 @@ def with_sections(config: type[AnyConfig], trainings: Iterable[Training]) -> typ
     return config
 
 
-def with_methods(config: type[AnyConfig]) -> type[AnyConfig]:
+def with_methods(config: type[AnySection]) -> type[AnySection]:
     """A config that has a section for every method in a package of its own, as the package says."""
     return with_sections(config, chain(*(package.TRAININGS.values() for package in packages().values())))
 
@@ -152,7 +151,7 @@ class Config(Section):
         tyler = self.stage1.insertions.max * max(operator.num_latents for operator in self.operators)
         return max([tyler, *(section.most_latents for _, section in self if isinstance(section, MethodConfig))])
 
-    def of(self, settings: type[Own]) -> Own:
+    def of(self, settings: type[AnySection]) -> AnySection:
         """The section of a method by its class: `config.of(SoftCotConfig)` is `softcot`."""
         return next(section for _, section in self if isinstance(section, settings))
 
