@@ -26,14 +26,14 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.fingerprint import fingerprint_with
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
-from tyler.modeling.lora import Adapted, LoraSettings, load_lora, lora_layers, save_lora
+from tyler.modeling.lora import Adapted, LoraSettings, add_lora, load_lora, lora_layers, save_lora
 from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
-from tyler.reasoners.memgen.weaver import INFERENCE, Trigger, Weaver, kinds
+from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT, Trigger, Weaver
 from tyler.reasoners.method import LengthSetting, Method
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.runs.checkpoints import latest_checkpoint
@@ -59,7 +59,9 @@ class Settings:  # its name is in fingerprints
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        return kinds(self.prompt_latents, self.inference_latents)
+        """Both kinds of blocks, which a schedule places; their boundary rules are not used."""
+        inference = Operator(INFERENCE, self.inference_latents, "delimiter")
+        return Operator(PROMPT, self.prompt_latents, "answer_start"), inference
 
 
 KINDS = {"backbone": BackboneRecord, "settings": Settings, "prompt": Prompt, "trigger": bool}
@@ -106,7 +108,7 @@ class MemGen(Independent):
     ) -> Self:
         """An untrained weaver on a backbone; draws from torch's global generator."""
         settings = settings or Settings()
-        weaver = Weaver.start(backbone, settings.operators, lora)
+        weaver = Weaver(backbone, settings.operators, add_lora(backbone.model, lora)).eval()
         return cls(backbone, weaver, None, settings, prompt or Prompt.of(backbone.tokenizer))
 
     def with_engine(self, name: EngineName, **arguments: object) -> Self:
@@ -115,7 +117,7 @@ class MemGen(Independent):
 
     def with_new_trigger(self, lora: LoraSettings = PAPER_LORA) -> Self:
         """The same model with an untrained trigger; draws from torch's global generator."""
-        return replace(self, trigger=Trigger.start(self.backbone, lora))
+        return replace(self, trigger=Trigger(self.backbone, add_lora(self.backbone.model, lora)).eval())
 
     @classmethod
     def from_pretrained(

@@ -4,7 +4,6 @@ The weaver: context embeddings X -> Linear -> [X'; s LayerNorm(Q)] -> LoRA'd dec
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -13,17 +12,12 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import Adapted, LoraSettings, add_lora
+from tyler.modeling.lora import Adapted
 from tyler.modeling.operators import Operator
 from tyler.modeling.synthesis import SynthesisModel
 
 PROMPT, INFERENCE = "prompt", "inference"
 """The two kinds of blocks, and the names of their invocations in a trajectory."""
-
-
-def kinds(prompt_latents: int, inference_latents: int) -> tuple[Operator, Operator]:
-    """Both kinds as operators of the engine, which a schedule places; their boundary rules are not used."""
-    return Operator(PROMPT, prompt_latents, "answer_start"), Operator(INFERENCE, inference_latents, "delimiter")
 
 
 class QueryHead(nn.Module):
@@ -70,11 +64,6 @@ class Weaver(SynthesisModel):
         for module in (self.reasoner_to_weaver, self.weaver_to_reasoner, self.heads):
             module.to(backbone.device)
 
-    @classmethod
-    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Self:
-        """A new weaver; draws from torch's global generator."""
-        return cls(backbone, operators, add_lora(backbone.model, settings)).eval()
-
     @property
     def input_map(self) -> nn.Linear:
         """What it reads of a context first goes through this."""
@@ -95,11 +84,6 @@ class Trigger(Adapted):
     def __init__(self, backbone: Backbone, lora: PeftModel) -> None:
         super().__init__(lora)
         self.output = nn.Linear(backbone.dim, 2).to(backbone.device)
-
-    @classmethod
-    def start(cls, backbone: Backbone, settings: LoraSettings) -> Self:
-        """A new trigger; draws from torch's global generator."""
-        return cls(backbone, add_lora(backbone.model, settings)).eval()
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 2"]:
         """Logits of (NO, YES), in float32."""

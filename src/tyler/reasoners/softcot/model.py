@@ -108,8 +108,7 @@ class SoftCot(Independent):
         """
         text = Prompt(instruction="").turns(problem)[-1]["content"]
         asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", text)
-        tokenizer = self.assistant.tokenizer
-        question = prompt_ids(tokenizer, asked, Prompt(instruction=""))
+        question = prompt_ids(self.assistant.tokenizer, asked, Prompt(instruction=""))
         ids = torch.tensor([question + [self.placeholders.assistant] * number], device=self.assistant.device)
         with torch.no_grad():
             states = self.assistant.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, len(question) :]
@@ -198,9 +197,6 @@ def markers(tokenizer: PreTrainedTokenizerBase, placeholder: int) -> tuple[int, 
         if begin in vocabulary and end in vocabulary:
             return vocabulary[begin], vocabulary[end]
     return placeholder, placeholder
-
-
-# --- the checkpoint -------------------------------------------------------------------------------------------------
 
 
 SECTIONS = {
