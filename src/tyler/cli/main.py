@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A user's error is one line on stderr; `TYLER_DEBUG=1` shows its traceback.
     """
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    argv = ["train", *argv] if argv[0] in STAGES else argv  # `tyler train stage1` is short for `tyler train stage1`
+    argv = ["train", *argv] if argv[0] in STAGES else argv  # `tyler stage1` is short for `tyler train stage1`
     try:
         with unwinding(), plain_lines():
             return _dispatch(argv)
