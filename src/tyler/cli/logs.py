@@ -19,9 +19,8 @@ class PlainLines(logging.Handler):
         super().__init__(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
         prefix = "" if record.levelno < logging.WARNING else "warning: "
-        print(f"{prefix}{text}", file=sys.stderr, flush=True)
+        print(f"{prefix}{record.getMessage()}", file=sys.stderr, flush=True)
 
 
 @contextmanager

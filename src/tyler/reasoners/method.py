@@ -99,8 +99,7 @@ class Training:
 
 def found_at(place: Place) -> Callable[..., Any]:
     """The function at a place; its module loads here."""
-    function: Callable[..., Any] = object_at(place) if isinstance(place, str) else place
-    return function
+    return object_at(place) if isinstance(place, str) else place
 
 
 def packages() -> dict[str, ModuleType]:
