@@ -74,6 +74,5 @@ def find_training(name: str) -> Training:
 
 def every_metrics() -> dict[str, Metrics]:
     """What each kind of training logs, by the prefix of its keys. Loads all of them, and torch."""
-    modules = {training.load().__module__: None for training in TRAININGS.values()}
-    found = [import_module(module).METRICS for module in modules]
+    found = [import_module(training.load().__module__).METRICS for training in TRAININGS.values()]
     return {metrics.prefix: metrics for metrics in found}
