@@ -89,8 +89,7 @@ class SoftThinking:
     def choose(
         self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], drawn: Sequence[int]
     ) -> list[Choice]:
-        tokens, soft = list(drawn), [False] * len(memories)
-        mixtures: dict[int, Tensor] = {}
+        tokens, mixtures = list(drawn), dict[int, Tensor]()
         if thinking := [row for row, memory in enumerate(memories) if memory.thinking]:
             p = (logits[thinking] / self.settings.temperature).softmax(dim=-1)
             weights, ids = self._weights(p, [memories[row] for row in thinking])
@@ -99,12 +98,12 @@ class SoftThinking:
             steps = zip(thinking, ids[:, 0].tolist(), entropy.tolist(), mixed, strict=True)
             for row, top, uncertainty, mixture in steps:
                 tokens[row] = self._think(memories[row], top, uncertainty)
-                soft[row] = memories[row].thinking
-                mixtures[row] = mixture
+                if memories[row].thinking:
+                    mixtures[row] = mixture
         embeds = self.backbone.embed(torch.tensor(tokens, device=logits.device))
         for row, mixture in mixtures.items():
-            if soft[row]:
-                embeds[row] = mixture
+            embeds[row] = mixture
+        soft = [row in mixtures for row in range(len(tokens))]
         return list(map(Choice, tokens, soft, [False] * len(tokens), embeds))
 
     def _weights(
