@@ -14,17 +14,17 @@ from starlette.responses import JSONResponse, Response
 import tyler
 from tyler.reasoners.reasoner import Servable
 from tyler.serving import completions, errors, messages, page, responses
-from tyler.serving.event_stream import Handler, rendered
+from tyler.serving.event_stream import Handler
 from tyler.serving.guard import Guard
 from tyler.serving.schema import Strict, read
 from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
-    "/v1/chat/completions": (completions.ChatRequest, rendered(completions.Chat)),
-    "/v1/completions": (completions.CompletionRequest, rendered(completions.Completion)),
-    "/v1/responses": (responses.ResponsesRequest, rendered(responses.Output)),
-    "/v1/messages": (messages.MessagesRequest, rendered(messages.Message)),
+    "/v1/chat/completions": (completions.ChatRequest, completions.Chat.answer),
+    "/v1/completions": (completions.CompletionRequest, completions.Completion.answer),
+    "/v1/responses": (responses.ResponsesRequest, responses.Output.answer),
+    "/v1/messages": (messages.MessagesRequest, messages.Message.answer),
     "/v1/messages/count_tokens": (messages.MessagesCount, messages.count_tokens),
     "/tokenize": (completions.TokenizeRequest, completions.tokenize),
     "/detokenize": (completions.DetokenizeRequest, completions.detokenize),

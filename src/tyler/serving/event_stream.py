@@ -37,6 +37,19 @@ class Rendering(ABC, Generic[Asked]):
     body: Asked
     generation: Generation
 
+    @classmethod
+    async def answer(cls, service: Service, http: Request, body: Asked) -> Response:
+        """An endpoint that answers in the words of this protocol."""
+        return await cls(service, body, await service.begin(http, body)).response()
+
+    async def response(self) -> Response:
+        """A stream, where the request asks for one, or one object."""
+        await self.prepare()
+        if self.body.stream:
+            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            return EventSourceResponse(self.streamed(), headers=headers)
+        return JSONResponse(await self.at_once())
+
     async def prepare(self) -> None:
         """Find out what has to be known before anything is told."""
 
@@ -73,21 +86,3 @@ class Rendering(ABC, Generic[Asked]):
                 yield KEEPALIVE_COMMENT
         for last in self.ended():
             yield last
-
-
-async def answered(rendering: Rendering[Any]) -> Response:
-    """A generation as a stream, where its request asks for one, or as one object."""
-    await rendering.prepare()
-    if rendering.body.stream:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(rendering.streamed(), headers=headers)
-    return JSONResponse(await rendering.at_once())
-
-
-def rendered(rendering: type[Rendering[Any]]) -> Handler:
-    """An endpoint that answers in the words of this protocol."""
-
-    async def answer(service: Service, http: Request, body: Any) -> Response:
-        return await answered(rendering(service, body, await service.begin(http, body)))
-
-    return answer

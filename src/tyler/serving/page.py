@@ -29,7 +29,7 @@ from tyler.model import Tyler
 from tyler.presentation import colour_of
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving.errors import ApiError
-from tyler.serving.event_stream import Event, Rendering, answered
+from tyler.serving.event_stream import Event, Rendering
 from tyler.serving.generation import Failed, Finished, Invocation, Piece, Started, Text, router_name
 from tyler.serving.schema import Count, Generating, Ids, Name, Strict, Turns, Wanted, conversation_of
 from tyler.serving.service import Service, refusing
@@ -175,7 +175,8 @@ async def answer(service: Service, http: HttpRequest, body: PageQuestion) -> Res
     if body.branch is not None:
         model_of(service, body.branch, "branch")
         branch = tuple(body.branch.actions)
-    return await answered(Watched(service, body, await service.begin(http, body, operator_probs=True, branch=branch)))
+    generation = await service.begin(http, body, operator_probs=True, branch=branch)
+    return await Watched(service, body, generation).response()
 
 
 class Watched(Rendering[PageQuestion]):
