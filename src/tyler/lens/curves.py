@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import matplotlib
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tyler.presentation import SERIES, colour_of
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 
 Metrics = Sequence[Mapping[str, Any]]
 
@@ -100,11 +98,10 @@ def label_of(key: str) -> str:
 def picture(panel: Panel, runs: Mapping[str, Metrics]) -> str:
     """One panel as the address of an image that holds it; of several runs the first curve of each, by their names."""
     drawn = io.StringIO()
-    with pyplot.rc_context({**STYLE, "svg.hashsalt": panel.title}):
-        figure, axes = pyplot.subplots(figsize=INCHES, layout="constrained")
-        draw(axes, panel, runs)
+    with rc_context({**STYLE, "svg.hashsalt": panel.title}):
+        figure = Figure(INCHES, layout="constrained")
+        draw(figure.subplots(), panel, runs)
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        pyplot.close(figure)
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue().encode()).decode()}"
 
 
