@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
 from tyler.engine.base import BaseEngine
 from tyler.engine.request import Event, Request
-from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
+from tyler.engine.shared_engine import Call, DecodingError, Found, SharedEngine, Turn
 from tyler.serving.settings import ServerSettings
 
-Found = TypeVar("Found")
 Told = list[Event] | DecodingError
 """What a step gave rise to, or why nothing will follow."""
 
@@ -37,8 +35,7 @@ class Dispatcher:
         self.open = 0
         self.lost: str | None = None
         """Why the engine will not work again: so many attempts to revive it failed in a row."""
-        self._engine, self._probe, self._max_probes = engine, probe, settings.max_probes
-        self._slots, self._memory = settings.slots, settings.memory
+        self._engine, self._probe, self._settings = engine, probe, settings
         engine.slots, engine.keeps_prefixes = settings.slots, True
         engine.release()  # one that is there may have others
         self._reviving: asyncio.Task[None] | None = None
@@ -66,7 +63,7 @@ class Dispatcher:
             with suppress(RuntimeError):  # a loop that has ended hears nothing
                 loop.call_soon_threadsafe(self._deliver, deliver, told, time.perf_counter())
 
-        opening = self._engine.open(requests, pass_on, slots=self._slots, memory=self._memory)
+        opening = self._engine.open(requests, pass_on, slots=self._settings.slots, memory=self._settings.memory)
         self.open += len(requests)
         try:
             await self._found(opening)
@@ -82,7 +79,7 @@ class Dispatcher:
 
     async def between_steps(self, work: Callable[[BaseEngine], Found]) -> Found:
         """What `work` finds with the engine, which meanwhile takes no step."""
-        return await self._found(self._engine.between_steps(work, self._memory))
+        return await self._found(self._engine.between_steps(work, self._settings.memory))
 
     async def beside_steps(self, work: Callable[[Turn], Found]) -> Found:
         """What `work` finds in a thread of its own, each of whose passes of the model is within the turn it is given.
@@ -129,15 +126,14 @@ class Dispatcher:
 
     async def _revive(self) -> None:
         """Answer a question of its own with a new engine; a server that can is ready again."""
-        for attempt in range(1, self._max_probes + 1):
+        for _ in range(self._settings.max_probes):
             await asyncio.sleep(PROBE_SECONDS)
             try:
-                await asyncio.to_thread(self._engine.run, [self._probe], memory=self._memory)
+                await asyncio.to_thread(self._engine.run, [self._probe], memory=self._settings.memory)
             except Exception as error:
                 logger.error("the engine failed a probe", exc_info=error)
                 reason = f"{type(error).__name__}: {error}"
-                if attempt == self._max_probes:
-                    self.lost = f"the engine failed {attempt} probes in a row ({reason})"
             else:
                 self._reviving = None
                 return
+        self.lost = f"the engine failed {self._settings.max_probes} probes in a row ({reason})"
