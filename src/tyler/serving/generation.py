@@ -18,8 +18,6 @@ from tyler.serving.errors import ApiError, answer_to
 from tyler.serving.grammar import TextGrammar
 from tyler.serving.metrics import Metrics
 
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
-"""What OpenAI's API calls the ends of a trajectory."""
 STREAM_SECONDS = 0.05
 """How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
 than the token, and readers are slower. The first one, invocations and ends are never kept back."""
@@ -138,7 +136,8 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        return FINISH_REASONS[self.done.finish_reason]
+        """What OpenAI's API calls the end."""
+        return "length" if self.done.truncated else "stop"
 
     @property
     def latents(self) -> int:
