@@ -57,7 +57,6 @@ Biases = Annotated[
     Field(max_length=MOST_BIASES),
 ]
 Count = Annotated[int, Field(ge=1, le=2**31)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Alternatives = Annotated[int, Field(ge=0, le=20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS, fail_fast=True)]
 Metadata = Annotated[
@@ -205,7 +204,7 @@ class Generating(Strict):
     logit_bias: Biases | None = None
     stop_token_ids: Annotated[Ids, Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
-    seed: Seed | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     stream: bool = False
     tyler: TylerOptions = TylerOptions()
 
@@ -250,7 +249,6 @@ class ThinkingPart(Strict):
     signature: Text | None = None
 
 
-Role = Literal["system", "developer", "user", "assistant"]
 Content = Text | Annotated[list[TextPart | ThinkingPart], Field(max_length=MOST_PARTS, fail_fast=True)]
 
 
@@ -264,7 +262,7 @@ def text_of(content: Any) -> str:
 class Turn(Strict):
     """One turn. What an assistant's turn from this server has besides its text may be sent back, and is not read."""
 
-    role: Role
+    role: Literal["system", "developer", "user", "assistant"]
     content: Content | None = None
     reasoning_content: Text | None = None
 

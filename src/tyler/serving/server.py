@@ -63,10 +63,7 @@ class ImpatientProtocol(H11Protocol):
 
 
 def run(loaded: Loaded, settings: ServerSettings, listening: socket.socket) -> None:
-    """Serve a loaded model until a signal ends it.
-
-    Raises SystemExit where the engine cannot be revived: a supervisor starts the process again.
-    """
+    """Serve a loaded model until a signal ends it. Raises SystemExit where the engine cannot be revived."""
     app = create_app(cast(Servable, loaded.reasoner), settings, loaded.weights)
     gc.collect()
     gc.freeze()  # walking what has been loaded would hold up every answer
@@ -86,10 +83,7 @@ def announce(settings: ServerSettings, listening: socket.socket) -> None:
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket at the address. Raises OSError where it cannot be had.
-
-    Linux cuts off its connections to who reads nothing of what is still to be sent.
-    """
+    """A socket at the address. Raises OSError where it cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     both = settings.host == "::" and socket.has_dualstack_ipv6()  # every address, of the older kind too
     try:
@@ -98,6 +92,6 @@ def listen(settings: ServerSettings) -> socket.socket:
     except OSError as error:
         why = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {why}; choose another --port") from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux cuts off who reads nothing of what is still to be sent
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * READ_SECONDS))
     return listening

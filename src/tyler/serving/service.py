@@ -36,15 +36,9 @@ if TYPE_CHECKING:
 JOINED = 4
 """Characters that a tokenizer's normalization may make one of, at most."""
 FIELDS = {
-    "json_schema": "response_format",
-    "regex": "response_format",
-    "structured answers": "response_format",
-    "logit_bias": "logit_bias",
-    "stop_token_ids": "stop_token_ids",
-    "top_logprobs": "top_logprobs",
+    **dict.fromkeys(("json_schema", "regex", "structured answers"), "response_format"),
+    **{name: name for name in ("logit_bias", "stop_token_ids", "top_logprobs", "ignore_eos", "temperature")},
     "the prompt has tokens": "prompt",
-    "ignore_eos": "ignore_eos",
-    "temperature": "temperature",
     "router ": "tyler.router",
 }
 """What errors of engine and grammars speak of, and the field that it comes from."""
@@ -223,16 +217,13 @@ class Service:
         return generation
 
     async def request(self, question: Question, settings: AnswerSettings) -> Request:
-        """What the engine is asked for. Raises ApiError for what cannot be in the prompt.
-
-        It is made in another thread: a long prompt takes a while to become tokens.
-        """
+        """What the engine is asked for. Raises ApiError for what cannot be in the prompt."""
         if isinstance(question, Conversation):
             self.check_characters([*(turn["content"] for turn in question.question), question.begun or ""])
         elif isinstance(question, str):
             self.check_characters([question])
         with refusing():
-            return await asyncio.to_thread(self._request, question, settings)
+            return await asyncio.to_thread(self._request, question, settings)  # a long prompt takes a while
 
     async def prompt_ids(self, conversation: Conversation) -> list[int]:
         """What a conversation is to the model. Raises ApiError as `request`."""
