@@ -218,7 +218,8 @@ def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[T
     own, foreign = next((a, b) for a, b in boxes if receiver.actions[a] != donor.actions[b])
 
     def margin(answer: Trajectory, place: int) -> float:
-        logprobs = rescored(model, answer, 0).of_action(place)
+        found = rescored(model, answer, 0)
+        logprobs = found.logprobs[found.actions.index(place)]
         return float(logprobs[donor.actions[foreign]] - logprobs[receiver.actions[own]])
 
     start = margin(receiver, own)

@@ -195,9 +195,7 @@ def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:
     """The tokens of the highest scores, as text."""
     values, ids = scores.topk(min(NUM_TOP, len(scores)))
     decode = model.backbone.tokenizer.decode
-    return tuple(
-        (str(decode([token])), float(value)) for token, value in zip(ids.tolist(), values.tolist(), strict=True)
-    )
+    return tuple((str(decode([token])), value) for token, value in zip(ids.tolist(), values.tolist(), strict=True))
 
 
 def readable(shown: Rescored, own: Tensor) -> float:
@@ -279,7 +277,7 @@ def _moves(
     gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, own: int, foreign: int, block: int
 ) -> tuple[float, float, float]:
     def margin(rescored: Rescored, action: int) -> float:
-        logprobs = rescored.of_action(action)
+        logprobs = rescored.logprobs[rescored.actions.index(action)]
         return float(logprobs[donor.actions[foreign]] - logprobs[gap.trajectory.actions[own]])
 
     (patched,), (whole,) = gap.filled([donor.latents[block]]), rescore(gap.model, [(donor, block)], gap.turn)
@@ -302,10 +300,6 @@ class Rescored:
     tokens: Tensor
     actions: tuple[int, ...]
     at_block: Float[Tensor, "latents vocab"]
-
-    def of_action(self, action: int) -> Float[Tensor, " vocab"]:
-        """log p over V where an action after the block was decided."""
-        return self.logprobs[self.actions.index(action)]
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,8 @@ def exchanged(
     latents: Float[Tensor, "latents dim"], others: Sequence[Float[Tensor, "latents dim"]], source: torch.Generator
 ) -> dict[str, Float[Tensor, "latents dim"]]:
     """What takes the place of a block without a pass of the model. `others` are its operator's for other problems."""
-    noise = noise_like(latents, source)
+    every = {"zeros": torch.zeros_like(latents), "noise": noise_like(latents, source), "no block": latents[:0]}
     drawn = int(torch.randint(max(1, len(others)), (1,), generator=source))
-    every = {"zeros": torch.zeros_like(latents), "noise": noise, "no block": latents[:0]}
     if others:
         every |= {"means": torch.stack(list(others)).mean(dim=0), "other problem": others[drawn]}
     return every

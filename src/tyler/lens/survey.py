@@ -29,10 +29,8 @@ INTERVENTIONS = {"zeros": "zeros", "means": "means", "noise": "noise", "other pr
 """The interventions by the names of the lens's replacements; "no block" is the model that may not call."""
 FEWEST = 6
 """Problems that a verdict takes: if all of five lie on one side, a fair coin does that once in 16 times."""
-Measures = Mapping[str, float]
-"""What was measured of one block, by name."""
-Blocks = Sequence[Sequence[Measures]]
-"""Those of one operator's blocks, the blocks of each problem together."""
+Blocks = Sequence[Sequence[Mapping[str, float]]]
+"""What was measured of one operator's blocks, by name, the blocks of each problem together."""
 
 
 @dataclass(frozen=True)
@@ -142,24 +140,20 @@ def kept_answers(
     boxes = [boxed_answer(answer.text) for answer in answers]
     boxed = [index for index, box in enumerate(boxes) if box is not None]
 
-    def kept(changed: Tyler, indices: Sequence[int], **other: Router) -> dict[int, float]:
+    def kept(changed: Tyler, indices: Sequence[int], **other: Router) -> list[float]:
         solved = changed.solve([problems[index] for index in indices], **decoding | other)
-        return {
-            index: float(boxed_answer(answer.text) == boxes[index])
-            for index, answer in zip(indices, solved, strict=True)
-        }
+        return [float(boxed_answer(new.text) == boxes[index]) for index, new in zip(indices, solved, strict=True)]
 
     shares: dict[str, list[float]] = {}
     for name, intervention in INTERVENTIONS.items():
         kept_by_index: dict[int, float] = {}
         for half in (0, 1):
-            blocks = blocks_of(answers) | blocks_of(
-                [answer for index, answer in enumerate(answers) if index % 2 != half]
-            )
+            blocks = blocks_of(answers) | blocks_of(answers[1 - half :: 2])
             changed = model.with_heads(NAMED[intervention](model, blocks))
-            kept_by_index |= kept(changed, [index for index in boxed if index % 2 == half])
+            own = [index for index in boxed if index % 2 == half]
+            kept_by_index |= zip(own, kept(changed, own), strict=True)
         shares[name] = [kept_by_index[index] for index in boxed]
-    return shares | {"no block": [*kept(model, boxed, router=Never()).values()]}
+    return shares | {"no block": kept(model, boxed, router=Never())}
 
 
 def count(readings: Sequence[Sequence[Reading]], kept: Mapping[str, Sequence[float]] | None = None) -> Survey:

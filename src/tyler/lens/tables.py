@@ -31,6 +31,7 @@ CONTENT = (
     "same with another problem's block. Moved: how far other problems' blocks, and noise, move the answer's logits "
     "towards the answers to those problems, of the whole way."
 )
+INTERVALS = "Intervals are 95% and resample problems; the blocks of one problem are averaged first."
 Rows = list[tuple[str, ...]]
 """The rows of a table, its heads first."""
 
@@ -107,11 +108,8 @@ def readout_rows(reading: Reading) -> Rows:
     """A row for each latent: the likeliest tokens there, those with another problem's block, the nearest embeddings."""
     rows: Rows = [("latent", "likeliest next token", "with another problem's block", "nearest embedding")]
     for slot, readout in enumerate(reading.readouts, start=1):
-        likeliest, control, nearest = (
-            scored(tokens, most)
-            for tokens, most in ((readout.likeliest, 3), (readout.control, 2), (readout.nearest, 2))
-        )
-        rows.append((f"z{slot}", likeliest, control or NOTHING, nearest))
+        control = scored(readout.control, 2) or NOTHING
+        rows.append((f"z{slot}", scored(readout.likeliest, 3), control, scored(readout.nearest, 2)))
     return rows
 
 
@@ -135,11 +133,10 @@ def effect_rows(reading: Reading) -> Rows:
 # -- many answers ----------------------------------------------------------------------------------------------------
 
 COUNTED = (
-    *(
-        f"{what}{whose}"
-        for whose in ("", " of other problem")
-        for what in ("readable latents", "latents that are enough")
-    ),
+    "readable latents",
+    "latents that are enough",
+    "readable latents of other problem",
+    "latents that are enough of other problem",
     *(f"{MOVED} {how}" for how in ("by its block", "by noise", "in all")),
     *(f"answer flipped with {name}" for name in ("means", "other problem", "no block")),
 )
@@ -151,7 +148,7 @@ def survey_tables(survey: Survey) -> list[Table]:
     operators = survey.operators.values()
     tests = sum(len(operator.tested) for operator in operators)
     family = f" p: sign flips over problems, adjusted by Holm for the {tests} tests made here."
-    counted = [
+    others = [
         ("counted", *survey.operators),
         ("blocks", *(str(operator.num_blocks) for operator in operators)),
         ("share that its mean keeps", *(estimated(operator.kept) for operator in operators)),
@@ -162,22 +159,16 @@ def survey_tables(survey: Survey) -> list[Table]:
     return [
         Table("What is tested", tested_rows(survey), CAUTION + family),
         Table("What a replacement costs", losses, COSTS),
-        Table(
-            "What else was counted",
-            counted,
-            "Intervals are 95% and resample problems; the blocks of one problem are averaged first.",
-        ),
+        Table("What else was counted", others, INTERVALS),
         Table("What the questions mean", [("asked", "what is above zero"), *pairs.items()]),
     ]
 
 
 def tested_rows(survey: Survey) -> Rows:
     """A row for each statement, with its verdict for each operator."""
-    rows: Rows = [("asked", *survey.operators)]
-    for question in STATEMENTS:
-        tested = [operator.tested.get(question) for operator in survey.operators.values()]
-        rows.append((question, *map(verdict, tested)))
-    return rows
+    operators = survey.operators.values()
+    answers = ((question, *(verdict(each.tested.get(question)) for each in operators)) for question in STATEMENTS)
+    return [("asked", *survey.operators), *answers]
 
 
 def row_of(title: str, survey: Survey, measure: str) -> tuple[str, ...]:
@@ -190,8 +181,7 @@ def estimated(estimate: Estimate | None, digits: int = 2) -> str:
     """A mean with its interval."""
     if estimate is None:
         return NOTHING
-    mean, low, high = (f"{end:z.{digits}f}" for end in (estimate.mean, estimate.low, estimate.high))
-    return f"{mean} ({low} to {high})"
+    return f"{estimate.mean:z.{digits}f} ({estimate.low:z.{digits}f} to {estimate.high:z.{digits}f})"
 
 
 def verdict(estimate: Estimate | None) -> str:
