@@ -249,9 +249,8 @@ def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Traject
     m(A, z_B) - m(A) is `moved`, and m(B) - m(A) is `whole`. None where no other answer has another number in its box
     and a block of this operator in front of it.
     """
-    candidates = ((donor, places_of(gap, donor)) for donor in others)
-    donors = list(islice(((donor, indices) for donor, indices in candidates if indices), NUM_DONORS))
-    moves = [_moves(gap, truth, noise, donor, *indices) for donor, indices in donors]
+    donors = ((donor, indices) for donor in others if (indices := places_of(gap, donor)))
+    moves = [_moves(gap, truth, noise, donor, *indices) for donor, indices in islice(donors, NUM_DONORS)]
     if not moves:
         return None
     moved, by_noise, whole = (sum(values) for values in zip(*moves, strict=True))

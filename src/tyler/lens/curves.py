@@ -24,7 +24,6 @@ Metrics = Sequence[Mapping[str, Any]]
 CALLS = r"invocations(?:_(\w+))?"
 OBJECTIVE = "Objective"
 READING = "Faint lines are single steps, the others means over a twentieth of all steps."
-"""How to read a curve."""
 DASHES = ("-", "--", "-.", ":")
 INK = "#6e7682"
 """Of text, and of curves of no operator: a grey that is read on white and on black."""

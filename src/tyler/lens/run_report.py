@@ -28,8 +28,6 @@ from tyler.tasks import Outcome, find_task
 
 FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
-
-
 Kind = TypeVar("Kind", bound=AnyRun)
 
 
@@ -42,7 +40,7 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
     if not paths:
         raise ValueError("there is nothing to report on; give a run, an evaluation, or a folder that holds some")
     runs = named([run for path in paths for run in _runs(path)])
-    default = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path("runs")
+    default = paths[0] if len(paths) == 1 else Path("runs")
     file = output or default / REPORT
     file.parent.mkdir(parents=True, exist_ok=True)
     title = runs[0][0] if len(runs) == 1 else f"{', '.join(map(str, paths))}: {counted(len(runs), 'run')}"
