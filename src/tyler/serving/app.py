@@ -35,14 +35,11 @@ ENDPOINTS: dict[str, tuple[type[Strict], Handler]] = {
 
 
 def create_app(servable: Servable, settings: ServerSettings, weights: str) -> FastAPI:
-    """A reasoner behind OpenAI's endpoints; `weights` is the hash that the audit log names it by.
-
-    `app.state.service` is what stands behind it, from the start of its lifespan to the end.
-    """
+    """A reasoner behind OpenAI's endpoints; `weights` is the hash that the audit log names it by."""
     service = Service(servable, settings, weights)
     about: dict[str, Any] = {"title": "Tyler", "version": tyler.__version__, "responses": REFUSALS}
     app = FastAPI(**about, lifespan=service.serving, docs_url=None, redoc_url=None)  # these load scripts from elsewhere
-    app.state.service = service
+    app.state.service = service  # for those who run it
     app.add_exception_handler(HTTPException, errors.not_here)
     for path, (kind, handler) in ENDPOINTS.items():
         add_endpoint(app, service, path, kind, handler)

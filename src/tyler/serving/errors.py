@@ -44,7 +44,6 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, path: str = "/") -> JSONResponse:
-        """The whole answer to a request of this path."""
         return JSONResponse(self.body(path), self.status, self.headers)
 
 

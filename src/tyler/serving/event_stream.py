@@ -75,7 +75,6 @@ class Rendering(ABC, Generic[Asked]):
         return self.whole()
 
     async def streamed(self) -> AsyncGenerator[bytes, None]:
-        """Everything that a stream sends."""
         async for pieces in self.generation.pieces():
             for piece in pieces:
                 for event in self.add(piece):

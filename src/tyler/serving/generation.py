@@ -130,7 +130,6 @@ class Answer:
 
     @property
     def done(self) -> Trajectory:
-        """The finished trajectory."""
         assert self.trajectory is not None, "called before the answer finished"
         return self.trajectory
 
@@ -259,7 +258,6 @@ class Generation:
 
     @property
     def unfinished(self) -> int:
-        """How many answers are not complete."""
         return sum(answer.trajectory is None for answer in self.answers)
 
     @property

@@ -58,10 +58,7 @@ class TextGrammar:
 
     @classmethod
     def of_schema(cls, words: LLTokenizer, schema: dict[str, Any]) -> TextGrammar:
-        """JSON that a schema describes; keywords that cannot be kept to are refused by name.
-
-        Raises ValueError for one that is too large.
-        """
+        """JSON that a schema describes. Raises ValueError for one that is too large."""
         if len(source := json.dumps(schema)) > LONGEST_SCHEMA:
             raise ValueError(f"the json_schema has {len(source)} characters; it may have {LONGEST_SCHEMA}")
         return cls(words, "json_schema", source)

@@ -33,7 +33,6 @@ class MessagesCount(Strict):
 
     @property
     def conversation(self) -> schema.Conversation:
-        """The messages as the prompt takes them."""
         system = [] if self.system is None else [("system", text_of(self.system), "system")]
         return schema.conversation_of(self.messages, *system)
 

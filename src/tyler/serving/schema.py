@@ -145,10 +145,9 @@ class Conversation:
     def of(cls, turns: Iterable[tuple[str, str, str]]) -> Self:
         """Of (role, text, field) each; a developer is who others call system. An assistant's last turn begins the
         answer. Raises ApiError where nothing is there to be answered."""
-        question, params, roles = list[Message](), list[str](), {"developer": "system"}
-        for role, text, param in turns:
-            question.append(Message(role=roles.get(role, role), content=text))
-            params.append(param)
+        given, roles = list(turns), {"developer": "system"}
+        question = [Message(role=roles.get(role, role), content=text) for role, text, _ in given]
+        params = [param for _, _, param in given]
         begun = question.pop()["content"] if question and question[-1]["role"] == "assistant" else None
         if not question or question[-1]["role"] != "user":
             message = "the last message must be the user's, or an assistant's after it that the answer continues"

@@ -85,10 +85,7 @@ def front_matter(manifest: Manifest, repo: str, licence: str, results: Sequence[
 
 
 def training_of(checkpoint: Path, manifest: Manifest) -> dict[str, Any] | None:
-    """How a checkpoint came about, as its run says, for the card; None for a checkpoint that stands alone.
-
-    Its settings are by dotted name, its data in a sentence each.
-    """
+    """How a checkpoint came about, as its run says, for the card; None for a checkpoint that stands alone."""
     checkpoint = checkpoint.resolve()
     run = TrainingRun(checkpoint.parent.parent)
     if checkpoint.parent.name != CHECKPOINTS or not (run.path / CONFIG).is_file():
