@@ -91,9 +91,6 @@ def label_of(key: str) -> str:
     return operator_of(key) or key.replace("stage2/", "").replace("memgen_grpo/", "").replace("_", " ")
 
 
-# --- drawing ----------------------------------------------------------------------------------------------------------
-
-
 def picture(panel: Panel, runs: Mapping[str, Metrics]) -> str:
     """One panel as the address of an image that holds it; of several runs the first curve of each, by their names."""
     drawn = io.StringIO()

@@ -80,9 +80,6 @@ def page(runs: Sequence[tuple[str, AnyRun]], folder: Path, title: str) -> str:
     )
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
-
-
 def _overview(name: str, run: AnyRun) -> tuple[str, ...]:
     step = f"{run.step}" if run.total is None else f"{run.step} of {run.total}"
     if not isinstance(run, TrainingRun):
@@ -155,9 +152,6 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
     }
 
 
-# --- rollouts ---------------------------------------------------------------------------------------------------------
-
-
 def _rollouts(run: TrainingRun, folder: Path) -> dict[str, Any]:
     """The first and the last groups of rollouts that a run logged."""
     file = run.path / TRAJECTORIES
@@ -188,9 +182,6 @@ def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for member in members
         ],
     }
-
-
-# --- evaluations ------------------------------------------------------------------------------------------------------
 
 
 def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> list[dict[str, Any]]:

@@ -126,9 +126,6 @@ def model_of(service: Service, name: str) -> dict[str, Any]:
     }
 
 
-# -- the description of the API ---------------------------------------------------------------------------------------
-
-
 class Detail(BaseModel):
     """What went wrong."""
 

@@ -128,9 +128,6 @@ class Chat(Choices[ChatRequest]):
         return {"content": entries_of(self.service.tokenizer, tokens), "refusal": None}
 
 
-# -- completions -----------------------------------------------------------------------------------------------------
-
-
 class CompletionRequest(Sampled):
     """A text, or token ids, or several of either."""
 
@@ -212,9 +209,6 @@ def ending(answer: Answer) -> list[Scored]:
     if done.finish_reason == "eos":
         return [Scored(done.actions[-1], "", done.logprobs[-1])]
     return [] if answer.tokens else [Scored(None, "", None)]
-
-
-# -- tokens -----------------------------------------------------------------------------------------------------------
 
 
 class TokenizeRequest(Strict):

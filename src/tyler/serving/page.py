@@ -98,9 +98,6 @@ class LensQuestion(Strict):
     invocation: Annotated[int, Field(ge=0, lt=2**31)]
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 @cache
 def contents() -> dict[str, str]:
     """All files of the page by their names."""
@@ -123,9 +120,6 @@ def sent(name: str) -> Response:
 def digest(text: str) -> str:
     """What a policy names an inline element by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-# -- the model -------------------------------------------------------------------------------------------------------
 
 
 def described(service: Service) -> dict[str, Any]:
@@ -164,9 +158,6 @@ def model_of(service: Service, origin: Origin, field: str) -> Tyler:
         message = f"{field}.actions has {len(origin.actions)} actions; this server allows up to {most}"
         raise ApiError(400, message, param=f"{field}.actions")
     return model
-
-
-# -- answers ---------------------------------------------------------------------------------------------------------
 
 
 async def answer(service: Service, http: HttpRequest, body: PageQuestion) -> Response:
@@ -213,9 +204,6 @@ class Watched(Rendering[PageQuestion]):
 def rounded(probs: tuple[float, ...]) -> list[float]:
     """Probabilities as far as a picture shows them."""
     return [round(prob, 6) for prob in probs]
-
-
-# -- the lens --------------------------------------------------------------------------------------------------------
 
 
 async def look(service: Service, http: HttpRequest, body: LensQuestion) -> Response:

@@ -275,8 +275,6 @@ def conversation_of(items: Iterable[object], *before: tuple[str, str, str], fiel
     return Conversation.of([*before, *turns])
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
-
 Kind = TypeVar("Kind", bound=Strict)
 LARGE = 64 * 2**10
 """Bytes from which on a body is parsed in another thread, one at a time: the event loop goes on."""

@@ -81,9 +81,6 @@ def front_matter(manifest: Manifest, repo: str, licence: str, results: Sequence[
     )
 
 
-# --------------------------------------------------------------------------------------------------------- training
-
-
 def training_of(checkpoint: Path, manifest: Manifest) -> dict[str, Any] | None:
     """How a checkpoint came about, as its run says, for the card; None for a checkpoint that stands alone."""
     checkpoint = checkpoint.resolve()
@@ -127,9 +124,6 @@ def data_of(config: Config, origin: Mapping[str, Any]) -> Iterator[str]:
     else:
         kept_out = "stop such a run" if data.on_overlap == "refuse" else "are left out"
         yield f"Problems of the evaluation set among the training problems {kept_out}."
-
-
-# ---------------------------------------------------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,6 @@ def run(
             print(f"{repo} is at {upload(copy, repo, private, revision)}")
 
 
-# ---------------------------------------------------------------------------------------------------- before sending
-
-
 def checkpoint_of(model: str) -> Path:
     """The folder of the checkpoint: of a run the newest. Raises ValueError for anything else."""
     folder = shipped(model) or latest_checkpoint(model) or Path(model)
@@ -120,9 +117,6 @@ def show(copy: Path, repo: str) -> None:
     for path in sorted(path for path in copy.rglob("*") if path.is_file()):
         print(f"  {path.relative_to(copy)}  {path.stat().st_size:,} bytes  sha256 {digest_of(path)}")
     print(f"\n{(copy / CARD).read_text(encoding='utf-8')}\nnothing was sent (--dry-run)")
-
-
-# ----------------------------------------------------------------------------------------------------------- sending
 
 
 def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
