@@ -159,11 +159,8 @@ def read_together(
 
     They are of the tokens after the first block, by the replacements that every block has and that need no synthesis.
     """
-    elsewhere = blocks_of(others)
-    each = [
-        exchanged(latents, elsewhere.get(call.operator, ()), source)
-        for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True)
-    ]
+    elsewhere, calls = blocks_of(others), zip(trajectory.invocations, trajectory.latents, strict=True)
+    each = [exchanged(latents, elsewhere.get(call.operator, ()), source) for call, latents in calls]
     names = [name for name in REPLACEMENTS if all(name in replaced for replaced in each)]
     changed = [replace(trajectory, latents=[replaced[name] for replaced in each]) for name in names]
     truth, *rescored = rescore(model, [(replaced, 0) for replaced in (trajectory, *changed)])
@@ -181,14 +178,10 @@ def readouts(
     """What each latent of a block can be read as."""
     table = torch.nn.functional.normalize(model.backbone.embedding.float(), dim=-1)
     near = torch.nn.functional.normalize(latents.float().to(table.device), dim=-1) @ table.t()
-    return tuple(
-        Readout(
-            likeliest=top(model, truth.at_block[index].exp()),
-            nearest=top(model, near[index]),
-            control=() if other is None else top(model, other.at_block[index].exp()),
-        )
-        for index in range(len(latents))
-    )
+    likeliest = [top(model, row.exp()) for row in truth.at_block]
+    nearest = [top(model, row) for row in near]
+    control: list[Scored] = [()] * len(near) if other is None else [top(model, row.exp()) for row in other.at_block]
+    return tuple(Readout(*row) for row in zip(likeliest, nearest, control, strict=True))
 
 
 def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:

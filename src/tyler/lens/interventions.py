@@ -109,9 +109,8 @@ def intervene(
             blocks = blocks_of(answers)
         return model.with_heads(NAMED[name](model, blocks))
     if (change := ON_OPERATORS.get((word, len(operators)))) is None:
-        raise ValueError(
-            f"there is no intervention {name!r}; allowed: {', '.join(NAMED)}, remove K, zero K, share K, swap K L"
-        )
+        allowed = f"{', '.join(NAMED)}, remove K, zero K, share K, swap K L"
+        raise ValueError(f"there is no intervention {name!r}; allowed: {allowed}")
     return model.with_heads(change(model.heads, *operators))
 
 

@@ -43,14 +43,11 @@ def answers_in(
         "sampling": asdict(Sampling()),
         "max_new_tokens": max_new_tokens,
     }
-    there = {name: evaluation.settings.get(name) for name in wanted}
-    if differing := [
-        f"{name} {there[name]!r}, here {wanted[name]!r}" for name in wanted if there[name] != wanted[name]
-    ]:
+    settings = ((name, evaluation.settings.get(name), here) for name, here in wanted.items())
+    if differing := [f"{name} {there!r}, here {here!r}" for name, there, here in settings if there != here]:
         raise ValueError(f"{folder} holds answers under other settings: {'; '.join(differing)}")
     stored = [answer for answer in evaluation.answers[:count] if not answer.sample]
-    requests = [(answer.prompt, repeating(model, answer, router)) for answer in stored]
-    kept = [(problem, request) for problem, request in requests if request is not None]
+    kept = [(answer.prompt, request) for answer in stored if (request := repeating(model, answer, router))]
     if not kept:
         raise ValueError(f"{folder} holds no answer whose text was kept; omit --answers, and new ones are decoded")
     return [problem for problem, _ in kept], model.shared_engine.run([request for _, request in kept], memory=memory)

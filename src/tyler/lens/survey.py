@@ -158,11 +158,9 @@ def kept_answers(
 
 def count(readings: Sequence[Sequence[Reading]], kept: Mapping[str, Sequence[float]] | None = None) -> Survey:
     """Means with intervals of the readings of each problem, and of which answers were `kept` when decoded again."""
-    names = sorted(
-        {reading.operator for problem in readings for reading in problem}, key=lambda name: (name == TOGETHER, name)
-    )
+    names = {reading.operator for problem in readings for reading in problem}
     operators = {}
-    for name in names:
+    for name in sorted(names, key=lambda name: (name == TOGETHER, name)):
         blocks = [[measures(reading) for reading in problem if reading.operator == name] for problem in readings]
         operators[name] = of_operator([problem for problem in blocks if problem])
     if kept and any(kept.values()):
