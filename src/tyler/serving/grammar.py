@@ -68,7 +68,6 @@ class TextGrammar:
         return {"kind": self.kind, "source": self.source, "begun": self.begun}
 
     def start(self) -> TextMatcher:
-        """The beginning of an answer."""
         return TextMatcher(compiled(self).deep_copy())
 
 

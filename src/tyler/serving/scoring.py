@@ -78,8 +78,5 @@ def entries_of(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[TokenEvent])
         return {"token": name_of(tokenizer, token), "logprob": logprob, "bytes": list(token_bytes(tokenizer, token))}
 
     special = set(tokenizer.all_special_ids)
-    return [
-        entry(one, one.logprob) | {"top_logprobs": [entry(*other) for other in one.top]}
-        for one in tokens
-        if one.token not in special
-    ]
+    shown = [token for token in tokens if token.token not in special]
+    return [entry(token, token.logprob) | {"top_logprobs": [entry(*other) for other in token.top]} for token in shown]
