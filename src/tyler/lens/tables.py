@@ -50,9 +50,6 @@ def page(facts: dict[str, str], tables: Sequence[Table], **answer: Any) -> str:
     return render("lens.html", title="Operator lens", facts=facts, tables=tables, **answer)
 
 
-# -- one answer ------------------------------------------------------------------------------------------------------
-
-
 def answer_tables(readings: Sequence[Reading]) -> list[Table]:
     """Two tables with a row for each block; then for each block what can be read from it, and every effect."""
     tables = [
@@ -129,8 +126,6 @@ def effect_rows(reading: Reading) -> Rows:
         rows.append((name, f"{effect.loss:z.2f}", *shares))
     return rows
 
-
-# -- many answers ----------------------------------------------------------------------------------------------------
 
 COUNTED = (
     "readable latents",
