@@ -4,7 +4,6 @@ Problems are compared by their normalised text; those that are nearly one are na
 and left out where overlaps are to be dropped.
 """
 
-import hashlib
 import logging
 import re
 from collections import Counter, defaultdict
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from tyler.tasks.grading import find_task
-from tyler.tasks.loading import load_problems
+from tyler.tasks.loading import load_problems, sample
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Generated
 
@@ -44,7 +43,7 @@ class NearIndex:
                 self._holders[shingle].append(name)
 
     def nearest(self, text: str) -> ProblemRef | None:
-        """The name of the text that this one nearly is, or None."""
+        """The name of the text that this one nearly is (a word or two differ, and no number does), or None."""
         numbers, shingles = _parts(text)
         shared = Counter(name for shingle in shingles for name in self._holders.get(shingle, ()))
         for name, count in shared.most_common(3):
@@ -116,8 +115,7 @@ class Selection:
             return [problem for part in self.parts() for problem in part]
         if self.set_aside is not None:
             problems = replace(self, set_aside=None).load()
-            chosen = {each.id for each in _ranked(problems, "development")[: min(self.set_aside, len(problems) // 10)]}
-            return [problem for problem in problems if problem.id in chosen]
+            return sample(problems, min(self.set_aside, len(problems) // 10), "development")
         for folder in self.beside if self.path is None else ():
             with suppress(ValueError):
                 return replace(self, path=folder, revision=None).load()
@@ -160,15 +158,9 @@ class Selection:
                     f"problems; change its weight of {chosen.weight:g}, or leave it out"
                 )
             times, rest = divmod(count, len(problems))
-            drawn = {problem.id for problem in _ranked(problems, f"mixture {self.seed}")[:rest]}
-            mixed += [*problems] * times + [problem for problem in problems if problem.id in drawn]
+            mixed += [*problems] * times + sample(problems, rest, f"mixture {self.seed}")
             logger.info("%s: %d of %d examples, from %d problems", chosen.location, count, total, len(problems))
         return mixed
-
-
-def _ranked(problems: Sequence[Problem], draw: str) -> list[Problem]:
-    """The problems by a hash of their ids, which no order changes."""
-    return sorted(problems, key=lambda problem: hashlib.sha256(f"{draw} {problem.id}".encode()).digest())
 
 
 def splits_of(task: str) -> tuple[str, ...]:
@@ -180,22 +172,17 @@ def _text(problem: Problem) -> str:
     return problem.question or problem.prompt
 
 
-def _fingerprint(problem: Problem) -> bytes:
-    return fingerprint(_text(problem))
-
-
 def _questions(problems: Sequence[Problem]) -> dict[bytes, ProblemRef]:
-    return {_fingerprint(problem): (problem.id, problem.task) for problem in problems}
+    return {fingerprint(_text(problem)): (problem.id, problem.task) for problem in problems}
 
 
 def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Overlap]:
     """The training problems that are also among `evaluation`, in the order of training."""
-    questions = _questions(evaluation)
-    return _overlaps(training, lambda problem: questions.get(_fingerprint(problem)))
+    return _overlaps(training, HeldOut("", _questions(evaluation)).same)
 
 
-def _overlaps(training: Sequence[Problem], find: Callable[[Problem], ProblemRef | None]) -> list[Overlap]:
-    return [Overlap(problem.id, *held_out) for problem in training if (held_out := find(problem))]
+def _overlaps(training: Sequence[Problem], find: Callable[[str], ProblemRef | None]) -> list[Overlap]:
+    return [Overlap(problem.id, *held_out) for problem in training if (held_out := find(_text(problem)))]
 
 
 # --- of a run -------------------------------------------------------------------------------------------------------
@@ -217,13 +204,9 @@ class HeldOut:
         """What a run notes: how many problems, or why it was not compared; never content."""
         return self.refusal or len(self.questions)
 
-    def same(self, problem: Problem) -> ProblemRef | None:
-        """The held-out problem that this one is."""
-        return self.questions.get(_fingerprint(problem))
-
-    def nearest(self, problem: Problem) -> ProblemRef | None:
-        """The held-out problem that this one nearly is: a word or two differ, and no number does."""
-        return self.near.nearest(_text(problem))
+    def same(self, text: str) -> ProblemRef | None:
+        """The held-out problem that asks what this text does."""
+        return self.questions.get(fingerprint(text))
 
 
 def load_training(training: Selection, held_out: Sequence[Selection], on_overlap: OnOverlap) -> list[Problem]:
@@ -245,7 +228,7 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
                 "these"
             )
     kept = without_any(own, others)
-    if near := [overlap for held in others for overlap in _overlaps(kept, held.nearest)]:
+    if near := [overlap for held in others for overlap in _overlaps(kept, held.near.nearest)]:
         drops = on_overlap == "drop"
         what = "left out" if drops else "kept; data.on_overlap=drop leaves them out"
         _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
@@ -262,7 +245,7 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
 def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Problem]:
     """The problems that are in none of the sets."""
     known = frozenset().union(*(held.questions for held in sets))
-    return [problem for problem in problems if _fingerprint(problem) not in known]
+    return [problem for problem in problems if fingerprint(_text(problem)) not in known]
 
 
 @cache
@@ -302,13 +285,8 @@ def read_held_out(selections: Sequence[Selection]) -> tuple[HeldOut, ...]:
 
     Raises ValueError for one that cannot be read and is not optional.
     """
-    return _read_all(tuple((selection, _changed_at(selection)) for selection in selections))
-
-
-@lru_cache(maxsize=8)
-def _read_all(selections: tuple[tuple[Selection, int | None], ...]) -> tuple[HeldOut, ...]:
     with ThreadPoolExecutor(max(1, len(selections))) as pool:  # the Hub is given up on after half a minute each
-        return tuple(pool.map(lambda pair: _read(pair[0]), selections))
+        return tuple(pool.map(_read, selections, map(_changed_at, selections)))
 
 
 def _changed_at(selection: Selection) -> int | None:
@@ -316,7 +294,8 @@ def _changed_at(selection: Selection) -> int | None:
     return path.stat().st_mtime_ns if path is not None and path.exists() else None
 
 
-def _read(selection: Selection) -> HeldOut:
+@lru_cache(maxsize=32)
+def _read(selection: Selection, changed_at: int | None) -> HeldOut:
     try:
         problems = selection.load()
         drawn = isinstance(find_task(selection.task), Generated)  # its splits are nearly alike by design

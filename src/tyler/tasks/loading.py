@@ -7,7 +7,7 @@ import hashlib
 import heapq
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
@@ -60,7 +60,7 @@ def load_problems(
     else:
         split, rows = _given_rows(chosen, split, path, revision)
         problems = _problems(chosen, split, rows)
-    return list(problems) if count is None else _sample(problems, count, seed)
+    return list(problems) if count is None else sample(problems, count, str(seed))
 
 
 def _split_of(task: Task | Generated, split: str | None) -> str:
@@ -144,9 +144,11 @@ def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
         )
 
 
-def _sample(problems: Iterator[Problem], count: int, seed: int) -> list[Problem]:
+def sample(problems: Iterable[Problem], count: int, draw: str) -> list[Problem]:
+    """`count` problems by a hash of their ids with `draw`, in their order. Raises ValueError where there are fewer."""
+
     def rank(numbered: tuple[int, Problem]) -> bytes:
-        return hashlib.sha256(f"{seed} {numbered[1].id}".encode()).digest()
+        return hashlib.sha256(f"{draw} {numbered[1].id}".encode()).digest()
 
     chosen = heapq.nsmallest(count, enumerate(problems), key=rank)
     if len(chosen) < count:
