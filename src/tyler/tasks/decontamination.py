@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems, sample
@@ -68,8 +68,7 @@ OnOverlap = Literal["refuse", "drop"]
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(NamedTuple):
     """One training problem that is also a held-out one; ids only, because some benchmarks may not be shown."""
 
     training_id: str

@@ -61,8 +61,7 @@ def find_task(name: str) -> Task | Generated:
 
 def _load(name: str) -> Task | Generated:
     """The task of a module in TASKS."""
-    task: Task | Generated = importlib.import_module(TASKS[name]).TASK
-    return task
+    return importlib.import_module(TASKS[name]).TASK
 
 
 @cache

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from tyler.tasks.data_files import ENDINGS, Row, read_rows
 from tyler.tasks.grading import find_task
@@ -86,12 +87,7 @@ def _generated(
             f"task {task.name!r} generates its problems: there is no revision {revision!r} of them; omit it"
         )
     rows = [] if source is None else list(_rows(task, source, path, revision))
-    return [_named(problem, task) for problem in task.load(split, count, seed, rows)]
-
-
-def _named(problem: Problem, task: Task | Generated) -> Problem:
-    """The problem under its task's name; a task outside of this package is named by its place."""
-    return problem if problem.task == task.name else replace(problem, task=task.name)
+    return [replace(problem, task=task.name) for problem in task.load(split, count, seed, rows)]
 
 
 def _published(task: Task, split: str, path: Path | None, revision: str | None) -> Iterator[Problem]:
@@ -131,13 +127,11 @@ def _rows(task: Task | Generated, source: Source, path: Path | None, revision: s
 
 
 def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
-    any_problem = False
-    row = None
+    any_problem, row = False, None
     for row in rows:
-        problem = task.problem(row, split)
-        if problem is not None:
+        if (problem := task.problem(row, split)) is not None:
             any_problem = True
-            yield _named(problem, task)
+            yield replace(problem, task=task.name)  # a task outside of this package is named by its place
     if not any_problem:
         raise ValueError(
             f"{row.where if row else task.title}: none of the rows up to here is a problem of {task.title}"
@@ -226,11 +220,9 @@ def _hub_rows(task: Task | Generated, source: Source, revision: str | None) -> I
         yield Row(fields, f"{source.hub_id} ({source.hub_split}), row {number}", number, task.private)
 
 
-def _commit_of(rows: object) -> str | None:
+def _commit_of(rows: Any) -> str | None:
     """The commit that rows were downloaded at, as the addresses of their files have it, or None."""
-    info = getattr(rows, "info", None)
-    files = " ".join(getattr(info, "download_checksums", None) or ())
-    commit = re.search(r"@([0-9a-f]{40})/", files)
+    commit = re.search(r"@([0-9a-f]{40})/", " ".join(rows.info.download_checksums or ()))
     return commit[1] if commit else None
 
 

@@ -26,22 +26,19 @@ _REPEATING = 10
 _LARGEST_DENOMINATOR = 1000
 
 _CAPITAL = PERSON_NAMES | {"i", "mr", "mrs", "ms"}
-_PATTERNS = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"[’`]", "'"),
-        (r"''", "'"),
-        (r" +", " "),
-        (r"(?i) ('|n')(s|t|re|ve|ll|d|m)\b", r"\1\2"),
-        (r"' s\b", "'s"),
-        (r" '(?=s\b)", "'"),
-        (r"(?<=s) '(?= )", "'"),
-        (r"(?<!\S)' ?([^']+?) ?'(?!\w)", r"'\1'"),
-        (r" +([.,?;:%!)])", r"\1"),
-        (r"([$(]) +", r"\1"),
-        (r"(?<=\w) - (?=[A-Za-z])", "-"),
-    )
-)
+_REPLACEMENTS = {
+    r"[’`]": "'",
+    r"''": "'",
+    r" +": " ",
+    r"(?i) ('|n')(s|t|re|ve|ll|d|m)\b": r"\1\2",
+    r"' s\b": "'s",
+    r" '(?=s\b)": "'",
+    r"(?<=s) '(?= )": "'",
+    r"(?<!\S)' ?([^']+?) ?'(?!\w)": r"'\1'",
+    r" +([.,?;:%!)])": r"\1",
+    r"([$(]) +": r"\1",
+    r"(?<=\w) - (?=[A-Za-z])": "-",
+}
 _LETTERS = re.compile(r"[a-z]+")
 _SENTENCE = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
 
@@ -53,8 +50,8 @@ def readable(text: str) -> str:
     """
     if text == text.lower():
         text = _LETTERS.sub(lambda word: word[0].title() if word[0] in _CAPITAL else word[0], text)
-    for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement in _REPLACEMENTS.items():
+        text = re.sub(pattern, replacement, text)
     return _SENTENCE.sub(lambda first: first[0].upper(), text.strip())
 
 

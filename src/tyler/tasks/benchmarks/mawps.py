@@ -42,7 +42,7 @@ _SPLITS = {"test": 501, "dev": 300, "train": 2209}
 *_LISTED, _REPEATED = Path(__file__).with_name("mawps_splits.txt").read_text("utf-8").split("\n\n")
 _HELD_OUT = {text: split for split, texts in zip(("test", "dev"), _LISTED, strict=True) for text in texts.split()}
 _LEFT_OUT = frozenset(map(int, _REPEATED.split()))
-_PLACEHOLDER = re.compile(r"number([0-9]+)")
+PLACEHOLDER = re.compile(r"number([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,23 @@ def problem(row: Row, split: str) -> Problem | None:
     None where it is of another split, or its equation does not compute to the answer. Raises ValueError by file, line
     and field.
     """
-    numbers = [published_number(row, "Numbers", number) for number in row.text("Numbers").split()]
-    question = _PLACEHOLDER.sub(lambda match: written(_chosen(row, "Question", match, numbers)), row.text("Question"))
+    numbers = numbers_of(row)
+    prompt = with_numbers(row, row.text("Question"), numbers)
     answer = published_number(row, "Answer", row.text("Answer"))
-    steps, prompt = computed(row, numbers), readable(question)
+    steps = computed(row, numbers)
     if abs(steps[-1].result - answer) > TOLERANCE or side(row, prompt) != split:
         return None
     return solved(f"line-{row.number}", "mawps", prompt, steps, answer)
+
+
+def numbers_of(row: Row) -> tuple[Fraction, ...]:
+    """The numbers of a row. Raises ValueError where one is not a decimal number."""
+    return tuple(published_number(row, "Numbers", number) for number in row.text("Numbers").split())
+
+
+def with_numbers(row: Row, question: str, numbers: Sequence[Fraction]) -> str:
+    """The row's question as people write it. Raises ValueError where it names a number that is not there."""
+    return readable(PLACEHOLDER.sub(lambda match: written(_chosen(row, "Question", match, numbers)), question))
 
 
 def side(row: Row, prompt: str) -> str | None:
@@ -167,7 +177,7 @@ def _digits(number: Fraction) -> list[Fraction]:
 def _operand(row: Row, word: str, numbers: Sequence[Fraction]) -> Fraction:
     if not word:
         raise row.error("Equation", f"is not one equation in prefix notation:{row.shown(row.fields['Equation'])}")
-    match = _PLACEHOLDER.fullmatch(word)
+    match = PLACEHOLDER.fullmatch(word)
     return published_number(row, "Equation", word) if match is None else _chosen(row, "Equation", match, numbers)
 
 

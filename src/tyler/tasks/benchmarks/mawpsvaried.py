@@ -29,7 +29,7 @@ from tyler.tasks.benchmarks.mawps import Step
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Generated, mathematical
-from tyler.tasks.word_problems import NAMES, alike, decimal, published_number, readable, template, written
+from tyler.tasks.word_problems import NAMES, alike, template
 
 COUNT = 20_000
 """Problems of the split, where no count is given."""
@@ -50,7 +50,6 @@ _WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 _VALUES = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
 _FIRST_NAMES = frozenset().union(*NAMES)
 _LETTERS = re.compile(r"[A-Za-z]+")
-_PLACEHOLDER = re.compile(r"number([0-9]+)")
 _OWNED = re.compile(
     r"(?<=\. )How many (?P<things>(?:[a-z]+ ){0,2}[a-z]+s) (?:does|will) (?P<who>[A-Z][a-z]+) (?:now )?have"
     r"(?: now| left| in all| in total| altogether| then)*\?$"
@@ -67,12 +66,8 @@ class Source:
     results: tuple[Fraction, ...]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A problem as text, with its steps."""
-
-    text: str
-    steps: tuple[Step, ...]
+Variant = tuple[str, list[Step]]
+"""A problem as text, with its steps."""
 
 
 def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> list[Problem]:
@@ -96,11 +91,11 @@ def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> l
 
 def _source(row: Row) -> Source | None:
     """A row whose numbers may vary; None where its results are not exact decimals."""
-    numbers = tuple(published_number(row, "Numbers", number) for number in row.text("Numbers").split())
+    numbers = mawps.numbers_of(row)
     results = tuple(step.result for step in mawps.computed(row, numbers))
     if not all(same_kind(result, result) for result in results):
         return None
-    used = set(_PLACEHOLDER.findall(row.text("Equation")))
+    used = set(mawps.PLACEHOLDER.findall(row.text("Equation")))
     stay = fixed(row.text("Question"), numbers)
     kept = tuple(stays or str(index) not in used for index, stays in enumerate(stay))
     return None if all(kept) else Source(row, numbers, kept, results)
@@ -112,11 +107,12 @@ def _distinct(sources: Sequence[Sequence[Source]], is_new: Callable[[str], bool]
     for number in counting():
         source = rng.choice(rng.choice(sources))
         variant = _varied(source, rng)
-        if variant is not None and (variant := _longer(variant, is_new, rng)).text not in seen:
-            seen.add(variant.text)
+        if variant is not None and (variant := _longer(*variant, is_new, rng))[0] not in seen:
+            text, steps = variant
+            seen.add(text)
             latest = number
-            steps, name = variant.steps, f"line-{source.row.number}-{number}"
-            yield mawps.solved(name, "mawpsvaried", variant.text, steps, steps[-1].result, worked=True)
+            name = f"line-{source.row.number}-{number}"
+            yield mawps.solved(name, "mawpsvaried", text, steps, steps[-1].result, worked=True)
         if number - latest > REPEATS:
             raise ValueError(f"the rows make no more than about {len(seen)} different problems; ask for fewer")
 
@@ -125,19 +121,14 @@ def _varied(source: Source, rng: random.Random) -> Variant | None:
     """The problem with other numbers and names; None where no numbers of its kind turn up."""
     for numbers in other_numbers(source.numbers, source.stay, ATTEMPTS, rng):
         try:
-            steps = tuple(mawps.computed(source.row, numbers))
+            steps = mawps.computed(source.row, numbers)
         except ValueError:  # a division by zero
             continue
         kept = all(same_kind(old, step.result) for old, step in zip(source.results, steps, strict=True))
         if kept and steps[-1].result <= LARGEST:
-            return Variant(_written(source.row, numbers, rng), steps)
+            named = other_names(source.row.text("Question"), rng)
+            return mawps.with_numbers(source.row, named, numbers), steps
     return None
-
-
-def _written(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
-    """The row's question with these numbers and other names."""
-    named = other_names(row.text("Question"), rng)
-    return readable(_PLACEHOLDER.sub(lambda match: written(numbers[int(match[1])]), named))
 
 
 # --- other numbers and names ------------------------------------------------------------------------------------------
@@ -180,14 +171,9 @@ def _unit(number: Fraction) -> Fraction:
 
 
 def same_kind(first: Fraction, second: Fraction) -> bool:
-    """Whether both are positive and, like each other, whole or exact decimals."""
-    return min(first, second) > 0 and (first.denominator == 1) == (second.denominator == 1) and _short(second)
-
-
-def _short(number: Fraction) -> bool:
-    """Whether two decimals hold a number."""
-    written = decimal(number)
-    return written is not None and len(written.partition(".")[2]) <= 2
+    """Whether both are positive and, like each other, whole or of at most two decimals."""
+    both_or_none_whole = (first.denominator == 1) == (second.denominator == 1)
+    return min(first, second) > 0 and both_or_none_whole and 100 % second.denominator == 0
 
 
 def other_names(text: str, rng: random.Random) -> str:
@@ -224,23 +210,24 @@ def _operands(operation: str, left: int) -> Sequence[int]:
     }[operation]
 
 
-def _longer(variant: Variant, is_new: Callable[[str], bool], rng: random.Random) -> Variant:
+def _longer(text: str, steps: list[Step], is_new: Callable[[str], bool], rng: random.Random) -> Variant:
     """The problem with one more step, by chance and where it asks how many things a person has; else unchanged.
 
     `is_new` says whether a template is like that of no held-out problem.
     """
-    question_match, left = _OWNED.search(variant.text), variant.steps[-1].result
+    question_match, left = _OWNED.search(text), steps[-1].result
     if question_match is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
-        return variant
+        return text, steps
     operation, happening = rng.choice(_MORE)
     if not (operands := _operands(operation, int(left))):
-        return variant
+        return text, steps
     who, number = question_match["who"], rng.choice(operands)
     other = rng.choice(sorted(_FIRST_NAMES - {who.lower()})).title() if "{other}" in happening else ""
     question = happening.format(who=who, things=question_match["things"], number=number, other=other)
-    text = variant.text[: question_match.start()] + question
-    longer = Variant(text, (*variant.steps, mawps.step(left, operation, Fraction(number))))
-    return longer if is_new(template(text)) else variant
+    longer = text[: question_match.start()] + question
+    if is_new(template(longer)):
+        return longer, [*steps, mawps.step(left, operation, Fraction(number))]
+    return text, steps
 
 
 TASK = Generated(

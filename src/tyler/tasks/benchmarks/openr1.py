@@ -33,7 +33,8 @@ def _verified_solution(row: Row) -> str | None:
     """What the first complete generation that math-verify found correct writes after its thought."""
     # Deviation: the paper trains on "problem-solution traces" and does not say which part. The thoughts run to many
     # thousand tokens, over its 2,048 of decoding; what follows `</think>` is a solution in paragraphs with a box.
-    generations, complete, correct = (_listed(row, column) for column in _COLUMNS)
+    columns = (row.get(column, (list, type(None)), "a list") for column in _COLUMNS)
+    generations, complete, correct = (column or [] for column in columns)
     for column, flags in zip(_COLUMNS[1:], (complete, correct), strict=True):
         if flags and len(flags) != len(generations):
             raise row.error(column, f"has {len(flags)} entries for {len(generations)} generations")
@@ -44,11 +45,6 @@ def _verified_solution(row: Row) -> str | None:
             if written := after_thought(generation).strip():
                 return written
     return None
-
-
-def _listed(row: Row, column: str) -> list[object]:
-    """A list column; null is an empty list."""
-    return row.get(column, (list, type(None)), "a list") or []
 
 
 TASK = Task(

@@ -370,10 +370,7 @@ TASK = Task(
     title="TheoremQA",
     sources={
         "test": Source(
-            files=("theoremqa_test.json", "test.json", "test-*.parquet"),
-            hub_id="TIGER-Lab/TheoremQA",
-            hub_split="test",
-            num_rows=747,
+            files=("theoremqa_test.json", "test.json", "test-*.parquet"), hub_id="TIGER-Lab/TheoremQA", num_rows=747
         )
     },
     problem=problem,

@@ -21,7 +21,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -96,8 +96,7 @@ class Ending(StrEnum):
     """It took more processes or memory than allowed."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What came of one program: its ending, and the reason in words ("" for PASSED)."""
 
     ending: Ending
@@ -212,14 +211,12 @@ def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: obje
             process = start(paper, speak.fileno())
         with process:
             try:
-                return Report(*_wait(process, listen.fileno(), token, limits, deadline))
+                return _wait(process, listen.fileno(), token, limits, deadline)
             finally:
                 _end(process)
 
 
-def _wait(
-    process: subprocess.Popen[bytes], listen: int, token: str, limits: Limits, deadline: float
-) -> tuple[Ending, str]:
+def _wait(process: subprocess.Popen[bytes], listen: int, token: str, limits: Limits, deadline: float) -> Report:
     """Wait for the judge's signal, and meanwhile look after what the kernel does not count."""
     received = b""
     news = select.poll()
@@ -227,7 +224,7 @@ def _wait(
     while (left := deadline - time.monotonic()) > 0:
         if not news.poll(1000 * min(left, _LOOK_SECONDS)):
             if excess := _excess(process.pid, limits):
-                return Ending.STOPPED, excess
+                return Report(Ending.STOPPED, excess)
             continue
         piece = os.read(listen, _MAX_SIGNAL_BYTES)
         received += piece
@@ -236,16 +233,16 @@ def _wait(
         if not piece and not received.startswith(_READY):
             raise SandboxError(_complaint(process))
         if not piece or len(received) > _MAX_SIGNAL_BYTES:
-            return Ending.FAILED, _complaint(process)
-    return Ending.TIMEOUT, f"it ran for more than {limits.seconds:g} s"
+            return Report(Ending.FAILED, _complaint(process))
+    return Report(Ending.TIMEOUT, f"it ran for more than {limits.seconds:g} s")
 
 
-def _signal(received: bytes, token: str) -> tuple[Ending, str]:
+def _signal(received: bytes, token: str) -> Report:
     with suppress(ValueError, KeyError, TypeError):
         signal = json.loads(received)
         if secrets.compare_digest(signal["token"], token):
-            return Ending(signal["ending"]), signal["why"]
-    return Ending.FAILED, "the signal did not come from the judge"
+            return Report(Ending(signal["ending"]), signal["why"])
+    return Report(Ending.FAILED, "the signal did not come from the judge")
 
 
 def _excess(pid: int, limits: Limits) -> str:
