@@ -170,14 +170,11 @@ def ballots(task: str, answers: Sequence[str]) -> list[list[int]]:
     An answer goes to the first ballot whose first answer it equals: equality is not transitive where a grader lets a
     unit be omitted (`5 cm`, `5`, `5 m`). Raises ValueError for an unknown task.
     """
-    cast: list[list[int]] = []
+    cast: dict[int, list[int]] = {}
     for index, answer in enumerate(answers):
-        ballot = next((earlier for earlier in cast if _same(task, answers[earlier[0]], answer)), None)
-        if ballot is None:
-            cast.append([index])
-        else:
-            ballot.append(index)
-    return cast
+        first = next((earlier for earlier in cast if _same(task, answers[earlier], answer)), index)
+        cast.setdefault(first, []).append(index)
+    return list(cast.values())
 
 
 @lru_cache(maxsize=65_536)

@@ -105,8 +105,7 @@ def after_thought(completion: str, *, opened: bool = False) -> str:
 
 
 Mode = Literal["official", "strict"]
-"""How TheoremQA compares: `official`, as its evaluator means to (a float within 4%, an integer rounded, lists sorted),
-or `strict` (a float at the decimals the gold is written with, an integer exactly, lists in order)."""
+"""How TheoremQA compares; `tyler.tasks.benchmarks.theoremqa` says what each means."""
 
 
 @dataclass(frozen=True)

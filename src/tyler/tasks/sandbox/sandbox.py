@@ -1,7 +1,7 @@
 """Running a program that a model wrote: in bubblewrap, under limits, with a success that cannot be forged.
 
 `docs/sandbox.md` says what is isolated, what is not, and how to install bubblewrap. How it is started is in
-`tyler.tasks.sandbox.bubblewrap`, what happens inside in `tyler.tasks.sandbox.worker`.
+`tyler.tasks.sandbox.bubblewrap`, the calls that are refused in `seccomp`, what happens inside in `worker`.
 """
 
 import functools
