@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from tyler.tasks.data_files import ENDINGS, Row, read_rows
 from tyler.tasks.grading import find_task
@@ -213,17 +212,11 @@ def _hub_rows(task: Task | Generated, source: Source, revision: str | None) -> I
         rows = datasets.load_dataset(source.hub_id, source.hub_subset, split=source.hub_split, revision=revision)
     except Exception as error:  # the errors of the Hub, of HTTP and of the file system have no nearer ancestor
         raise ValueError(_hub_refusal(task, source, error)) from error
-    logger.info(
-        "%s is read from the Hub (%s), at %s", task.title, source.hub_id, _commit_of(rows) or revision or "main"
-    )
+    commit = re.search(r"@([0-9a-f]{40})/", " ".join(rows.info.download_checksums or ()))  # in the files' addresses
+    at = commit[1] if commit else revision or "main"
+    logger.info("%s is read from the Hub (%s), at %s", task.title, source.hub_id, at)
     for number, fields in enumerate(rows, start=1):
         yield Row(fields, f"{source.hub_id} ({source.hub_split}), row {number}", number, task.private)
-
-
-def _commit_of(rows: Any) -> str | None:
-    """The commit that rows were downloaded at, as the addresses of their files have it, or None."""
-    commit = re.search(r"@([0-9a-f]{40})/", " ".join(rows.info.download_checksums or ()))
-    return commit[1] if commit else None
 
 
 def _hub_refusal(task: Task | Generated, source: Source, error: Exception) -> str:
