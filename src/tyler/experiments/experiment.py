@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.reports import markdown_row
@@ -77,6 +77,8 @@ CellRecord = Mapping[str, Any]
 """A finished cell (`records.read`)."""
 Results = Mapping[str, Any]
 """The content of a results.json."""
+Figures: TypeAlias = "dict[str, Figure]"
+"""By the names of their files."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Experiment:
     entries: Callable[[Scale], list[Entry]]
     tables: Callable[[Results], list[Table]]
     findings: Callable[[Sequence[Measured]], dict[str, Any]] = lambda measured: {}
-    figures: Callable[[Results], dict[str, Figure]] = lambda results: {}
+    figures: Callable[[Results], Figures] = lambda results: {}
     drawn: str = ""
 
 

@@ -9,8 +9,6 @@ Records are matched by what they say of themselves (row, task, split, seed), so 
 its weights and data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +16,7 @@ from functools import cache
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import yaml
 from pydantic import TypeAdapter
@@ -29,6 +27,7 @@ from tyler.experiments.cells import ACCURACY, KEPT, NO_TRAINING, SPREAD, Cell, D
 from tyler.experiments.experiment import (
     MISSING,
     Entry,
+    Figures,
     Measured,
     Results,
     Table,
@@ -41,9 +40,6 @@ from tyler.experiments.scales import Rows, Scale, scale_named
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.presentation import counted
 from tyler.tasks import Outcome
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LATENTS = "latents"
 """The group of entries whose latents are measured, not their answers."""
@@ -123,7 +119,7 @@ class Study:
                 every.append(Table(f"{name}-comparisons", caption, PAIRED, tuple(pairs)))
         return [*every, spread_table(self.records, results["spread"])] if results["spread"] else every
 
-    def figures(self, results: Results) -> dict[str, Figure]:
+    def figures(self, results: Results) -> Figures:
         """Every row's share of right answers, one panel for each column."""
         from tyler.experiments.figures import draw
 

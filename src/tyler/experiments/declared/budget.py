@@ -3,19 +3,13 @@
 The budget is a hard cap at inference on the model after Stage 2, as in the paper's sweep.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tyler.experiments.averages import average, averaged, difference, held_against, mean_of, shown, with_paper, written
 from tyler.experiments.cells import LATENCY
-from tyler.experiments.experiment import Entry, Experiment, Results, Table, entries_of, in_order
+from tyler.experiments.experiment import Entry, Experiment, Figures, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, methods
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BUDGETS = (0, 1, 2, 5, 8)
 
@@ -43,7 +37,7 @@ def tables(results: Results) -> list[Table]:
     return [Table("budget", caption, ("B_O", "accuracy", "seconds", "latents", "difference to B_O = 0"), tuple(rows))]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Figures:
     """Accuracy on the left axis and latency on the right, by budget."""
     from tyler.experiments.figures import bar, panels
 

@@ -3,17 +3,12 @@
 Answers are decoded one at a time on a warm engine, and timed between tokenisation and grading.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyler.experiments.averages import average, averaged, mean_of, shown, with_paper, written
 from tyler.experiments.cells import LATENCY
-from tyler.experiments.experiment import MISSING, Entry, Experiment, Results, Table, entries_of, entry_of, in_order
+from tyler.experiments.experiment import Entry, Experiment, Figures, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, methods
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def entries(scale: Scale) -> list[Entry]:
@@ -44,11 +39,10 @@ def overhead(results: Results) -> Table:
     """Seconds of Tyler's answers and of their synthesis, and its share."""
     group, rows = in_order(results, "group")[0], []
     for column in in_order(results, "column"):
-        entry = entry_of(results, TIMED, STAGE2, column)
-        numbers = [MISSING] * 3
-        if entry is not None:
-            share = 100 * entry["synthesis_seconds"] / entry["seconds"]
-            numbers = [f"{entry['seconds']:.3f}", f"{entry['synthesis_seconds']:.4f}", f"{share:.1f}"]
+        keys = ("seconds", "synthesis_seconds")
+        seconds, synthesis = (mean_of(results, TIMED, STAGE2, [column], key) for key in keys)
+        share = None if seconds is None or synthesis is None else 100 * synthesis / seconds
+        numbers = (written(seconds, ".3f"), written(synthesis, ".4f"), written(share, ".1f"))
         forms = (("Seconds", ".2f"), ("Synthesis seconds", ".2f"), ("Synthesis share", ".1f"))
         papers = (shown("efficiency", group, column, name, form) for name, form in forms)
         rows.append((column, *map(with_paper, numbers, papers)))
@@ -61,7 +55,7 @@ def costs(results: Results, row: str) -> list[float | None]:
     return [mean_of(results, TIMED, row, in_order(results, "column"), key) for key in ("seconds", "visible", "latents")]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Figures:
     """Accuracy by seconds, a marker's area by tokens, its name at one end of its interval; and the tokens."""
     from tyler.experiments.figures import bar, panels
 

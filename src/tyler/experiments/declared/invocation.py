@@ -1,21 +1,17 @@
 """Figure pca-typed (c): how often each operator is invoked, and where in an answer, by task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tyler.evaluation.statistics import clustered
+from tyler.experiments.averages import written
 from tyler.experiments.cells import ACCURACY, TEXTS
-from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Results, Table, entries_of, in_order
+from tyler.experiments.experiment import Entry, Experiment, Figures, Measured, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BANDWIDTH, POINTS = 0.06, 51
 """Of the Gaussian that smooths relative positions, and where the curve is told."""
@@ -89,9 +85,8 @@ def tables(results: Results) -> list[Table]:
     rows = []
     for finding in results["invocations"]:
         if finding["answers"]:
-            position = MISSING if finding["position"] is None else f"{finding['position']:.2f}"
             share = f"{100 * finding['share']:.1f} ({100 * finding['low']:.1f}–{100 * finding['high']:.1f})"
-            numbers = (f"{finding['calls']:.2f}", share, f"{finding['rate']:.2f}", position)
+            numbers = (f"{finding['calls']:.2f}", share, f"{finding['rate']:.2f}", written(finding["position"], ".2f"))
             rows.append(
                 (finding["column"], finding["family"] or "all", finding["operator"], str(finding["answers"]), *numbers)
             )
@@ -100,7 +95,7 @@ def tables(results: Results) -> list[Table]:
     return [Table("invocation", f"Invocations of {STAGE2} on {group}", header, tuple(rows))]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Figures:
     """Smoothed calls by relative position, a panel for each task; a scale of square roots shows the rare ones too."""
     from tyler.experiments.figures import panels
 

@@ -4,24 +4,19 @@ A new failure is a problem that the model solves with all its operators and not 
 stands beside it: where both are alike, the removal only changed answers.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.statistics import clustered
 from tyler.experiments.cells import TEXTS, Decoding, Questions
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entries_of, in_order
+from tyler.experiments.experiment import Entry, Experiment, Figures, Measured, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, HARD_CAP, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome, load_problems
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS = ("strategy", "state", "procedure", "format", "other")
 SEPARATORS = re.compile(r"\n|\$|```|\\\[|\\\]|\\\(|\\\)|\", \"|\": \"|[{}]?\"[}]?")
@@ -148,7 +143,7 @@ def tables(results: Results) -> list[Table]:
     return [Table("removal", f"New failures on {group} without an operator, by kind", header, tuple(rows))]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Figures:
     """New failures by kind, a bar for each operator, a panel for each task."""
     from tyler.experiments.figures import bar, panels
 

@@ -4,21 +4,16 @@ One point is one call, the mean over its slots, with operators at all boundaries
 untrained ones, whose queries and places differ too: only what they lack is learned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tyler.experiments.cells import LATENTS, Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entries_of, in_order
+from tyler.experiments.experiment import Entry, Experiment, Figures, Measured, Results, Table, entries_of, in_order
 from tyler.experiments.measures import unpacked
 from tyler.experiments.scales import COLOURS, SOFTCOT, STAGE1, Scale, methods
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PERMUTATIONS = 999
 
@@ -136,7 +131,7 @@ def tables(results: Results) -> list[Table]:
     return [Table("specialization", caption, ("latents", "seed", "calls", "silhouette", "p"), tuple(rows))]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Figures:
     """All latents in one plane, colour by operator, marker by source."""
     from tyler.experiments.figures import panels
 
