@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tyler.evaluation.answers import Record
-from tyler.evaluation.reports import markdown_row
+from tyler.evaluation.reports import Report, markdown_row
 from tyler.evaluation.statistics import clustered, holm
 from tyler.experiments.cells import ACCURACY, KEPT, LATENCY, LATENTS, Cell
 from tyler.experiments.scales import Rows, Scale
@@ -141,15 +141,17 @@ class Measured:
         if not self.answered:
             return entry | ({"n": self.entry.cells[0].questions.count} if self.records else {})
         low, high = clustered(self.shares(), len(self.answered))
+        report = Report(self.entry.row, tuple(self.pooled))
+        calls = {name: round(count, 4) for name, count in report.invocations_by_operator().items()}
         return entry | {
             "k": [sum(self.right(record)) for record in self.answered],
             "n": len(self.right(self.answered[0])),
             "low": round(100 * low, 6),
             "high": round(100 * high, 6),
-            "verdicts": dict(Counter(str(answer.outcome) for answer in self.pooled)),
-            "visible": round(fmean(answer.visible_tokens for answer in self.pooled), 3),
-            "latents": round(fmean(answer.latents for answer in self.pooled), 3),
-            "calls": self.calls_per_answer(),
+            "verdicts": dict(Counter(str(answer.outcome) for answer in report.records)),
+            "visible": round(report.mean(lambda answer: answer.visible_tokens), 3),
+            "latents": round(report.mean(lambda answer: answer.latents), 3),
+            "calls": None if report.invocations is None else calls,
             **self.times(),
         }
 
@@ -163,13 +165,6 @@ class Measured:
             return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
         timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
         return {key: round(fmean(getattr(answer, key) for answer in self.pooled), 6) for key in timed}
-
-    def calls_per_answer(self) -> dict[str, float] | None:
-        """Mean calls of each operator; None where records of an earlier layout do not say."""
-        if any(answer.invocations is None for answer in self.pooled):
-            return None
-        counts = Counter(call.operator for answer in self.pooled for call in answer.calls)
-        return {name: round(count / len(self.pooled), 4) for name, count in sorted(counts.items())}
 
 
 def of_same_problems(records: Iterable[CellRecord]) -> bool:

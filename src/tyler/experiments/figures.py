@@ -4,7 +4,8 @@ import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib.resources import files
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -14,7 +15,6 @@ from matplotlib.figure import Figure
 matplotlib.use("Agg")
 from matplotlib import pyplot, style
 
-STYLE = str(files("tyler.experiments") / "tyler.mplstyle")
 NOTE, LETTER = 5, 0.55
 """Points of a note under a figure, and the width of its letters in them."""
 BAR: Mapping[str, Any] = {"fmt": "none", "elinewidth": 0.8, "capsize": 2, "capthick": 0.8}
@@ -22,7 +22,7 @@ BAR: Mapping[str, Any] = {"fmt": "none", "elinewidth": 0.8, "capsize": 2, "capth
 
 def styled() -> AbstractContextManager[None]:
     """The style, for everything that is drawn inside."""
-    return style.context(STYLE)
+    return style.context(Path(__file__).with_name("tyler.mplstyle"))
 
 
 def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[Axes]]:
@@ -37,6 +37,16 @@ def bar(axes: Axes, x: float, y: float, ends: Sequence[float], color: str) -> No
     axes.errorbar([x], [y], yerr=[[max(0.0, y - low)], [max(0.0, high - y)]], ecolor=color, **BAR)
 
 
+def seeds_and_mean(axes: Axes, heights: Sequence[Sequence[float]], color: str, marker: str, label: str) -> None:
+    """The means over seeds at every step, and each seed as a thin line."""
+    there = [(index, values) for index, values in enumerate(heights) if values]
+    indices = [index for index, _ in there]
+    for seed in zip(*(values for _, values in there), strict=False):
+        axes.plot(indices, seed, color=color, linewidth=0.5, alpha=0.5)
+    if there:
+        axes.plot(indices, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
+
+
 def note(figure: Figure, lines: Sequence[str]) -> None:
     """Small lines under a figure: what it is made of, wrapped to its width."""
     letters = int(figure.get_figwidth() * 72 / (NOTE * LETTER))
@@ -47,8 +57,7 @@ def note(figure: Figure, lines: Sequence[str]) -> None:
 def written(figure: Figure) -> bytes:
     """A figure as SVG, the same bytes from the same results, and closed."""
     out = io.StringIO()
-    with style.context(STYLE):
-        figure.savefig(out, format="svg", metadata={"Date": None})
+    figure.savefig(out, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     return out.getvalue().encode()
 

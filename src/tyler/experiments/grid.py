@@ -120,9 +120,7 @@ class Grid:
             measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
         if isinstance(reasoner, TylerReasoner):
             reasoner.model.shared_engine.close()  # vLLM's engine outlives its object
-        here = {
-            key: value for key, value in environment().items() if key != "command"
-        }  # that names a machine's folders
+        here = {key: value for key, value in environment().items() if key != "command"}  # it names a machine's folders
         return {
             "row": cell.row,
             "seed": cell.seed,
@@ -207,26 +205,21 @@ def _timed(training: Training, config: Config, start: str, folder: Path) -> floa
     earlier, began = json.loads(spent.read_text()) if spent.exists() else 0.0, time.process_time()
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _make(training.method, config, start if continues_trained_model(training) else None, folder)
+        _make(training, config, start, folder)
     finally:
         total = earlier + time.process_time() - began
         atomic_write(spent, json.dumps(total))
     return total
 
 
-def continues_trained_model(training: Training) -> bool:
-    """Whether a training starts from a trained model, and not from a backbone."""
-    return training.method == "merge" or (training.start is not None and training.start.method != "merge")
-
-
-def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
-    if method == "merge":
-        assert start is not None, "what is merged is a trained model"
+def _make(training: Training, config: Config, start: str, folder: Path) -> None:
+    if training.method == "merge":
         if not folder.exists():  # it appears complete or not at all
             merging.run(start, folder)
         return
-    run = TRAININGS[method].load()
-    run(config, output=folder, resume=(folder / "config.yaml").exists(), **({} if start is None else {"start": start}))
+    from_backbone = training.start is None or training.start.method == "merge"
+    run, more = TRAININGS[training.method].load(), {} if from_backbone else {"start": start}
+    run(config, output=folder, resume=(folder / "config.yaml").exists(), **more)
 
 
 def routed(router: str, only: tuple[str, ...]) -> Router | None:

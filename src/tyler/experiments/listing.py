@@ -65,11 +65,9 @@ def number_of(questions: Questions) -> int:
     task = find_task(questions.task)
     if questions.count is not None:
         return questions.count
-    return (
-        SPLITS[questions.split].count
-        if isinstance(task, Generated)
-        else task.sources[questions.split].num_rows or FALLBACK
-    )
+    if isinstance(task, Generated):
+        return SPLITS[questions.split].count
+    return task.sources[questions.split].num_rows or FALLBACK
 
 
 def examples_of(training: Training, preset: str, seed: int) -> int:

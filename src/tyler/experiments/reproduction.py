@@ -6,13 +6,11 @@ DIR/
   EXPERIMENT/         results.json, and the tables and figures that are made from it alone
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyler import __version__
 from tyler.evaluation.store import name_of
@@ -22,9 +20,7 @@ from tyler.experiments.experiment import WRITERS, CellRecord, Entry, Experiment,
 from tyler.experiments.scales import Scale
 from tyler.experiments.study import Study
 from tyler.runs.atomic_files import atomic_write
-
-if TYPE_CHECKING:
-    from tyler.tasks.task import GradeOptions
+from tyler.tasks.task import GradeOptions
 
 MODELS, RECORDS, RESULTS = "models", records.RECORDS, "results.json"
 

@@ -176,10 +176,11 @@ def cells_of(
 
 
 def compared(comparison: Comparison, column: str, first: Measured, second: Measured) -> dict[str, Any]:
-    """The difference of two rows over the seeds that both have, problem by problem."""
+    """The difference of two rows over the seeds that both have, problem by problem, and when both had answers."""
     ours, theirs = matched(first, second)
     counts = Paired(tuple(theirs), tuple(ours))
     low, high = counts.interval()
+    began = [min(str(record["environment"]["time"]) for record in each.records.values()) for each in (first, second)]
     return {
         "first": comparison.first,
         "second": comparison.second,
@@ -192,7 +193,7 @@ def compared(comparison: Comparison, column: str, first: Measured, second: Measu
         "n": counts.count,
         "p": counts.p_value(),
         "declared": comparison.declared,
-        "answered": answered_at(first, second),
+        "answered": max(began),
     }
 
 
@@ -211,11 +212,6 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
     ours, theirs = (first.right(own) for own, _ in pairs), (second.right(other) for _, other in pairs)
     left, right = ([fmean(problem) for problem in zip(*side, strict=True)] for side in (ours, theirs))
     return left, right
-
-
-def answered_at(first: Measured, second: Measured) -> str:
-    """When the first answers of both were there."""
-    return max(min(str(record["environment"]["time"]) for record in each.records.values()) for each in (first, second))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

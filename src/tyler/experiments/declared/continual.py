@@ -7,21 +7,25 @@ go on learning.
 which of its parts go on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyler.experiments.averages import accuracy, average, share_text, shown, with_paper, written
 from tyler.experiments.cells import Cell, Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entry_of, in_order, seeded
+from tyler.experiments.experiment import (
+    Entry,
+    Experiment,
+    Figures,
+    Measured,
+    Results,
+    Table,
+    entry_of,
+    in_order,
+    seeded,
+)
 from tyler.experiments.scales import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER, Rows, Scale
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BASE = "0 base"
 MARKERS = "os^D"
@@ -115,9 +119,9 @@ def tables(results: Results) -> list[Table]:
     return [Table("continual", "Sequential adaptation, Pass@1 in per cent", header, tuple(rows))]
 
 
-def figures(results: Results) -> dict[str, Figure]:
+def figures(results: Results) -> Figures:
     """Six panels: accuracy on each domain after every step, the macro average, and F; each seed is a thin line."""
-    from tyler.experiments.figures import panels
+    from tyler.experiments.figures import panels, seeds_and_mean
 
     steps = [step for step in in_order(results, "group") if step != BASE]
     columns, methods = in_order(results, "column"), [row for row in in_order(results, "row") if row != COT]
@@ -131,7 +135,7 @@ def figures(results: Results) -> dict[str, Figure]:
     titles = {"average": "macro average", "forgetting": "forgetting F (lower is better)"}
     for axes, (name, lines) in zip(drawn, values.items(), strict=False):
         for (row, heights), marker in zip(lines.items(), MARKERS, strict=False):
-            draw(axes, heights, color=COLOURS[row], marker=marker, label=row)
+            seeds_and_mean(axes, heights, color=COLOURS[row], marker=marker, label=row)
         base = accuracy(entry_of(results, BASE, COT, name)) if name in columns else None
         if base is not None:
             axes.axhline(base, color=COLOURS[COT], linestyle="--", linewidth=0.8, label=COT)
@@ -144,16 +148,6 @@ def figures(results: Results) -> dict[str, Figure]:
 def of_seeds(entry: Mapping[str, Any] | None) -> list[float]:
     """Per cent right, of each seed."""
     return [] if entry is None else [100 * k / entry["n"] for k in entry["k"]]
-
-
-def draw(axes: Axes, heights: Sequence[Sequence[float]], color: str, marker: str, label: str) -> None:
-    """The means over seeds after every step, and each seed as a thin line."""
-    there = [(index, values) for index, values in enumerate(heights) if values]
-    indices = [index for index, _ in there]
-    for seed in zip(*(values for _, values in there), strict=False):
-        axes.plot(indices, seed, color=color, linewidth=0.5, alpha=0.5)
-    if there:
-        axes.plot(indices, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
 
 
 EXPERIMENT = Experiment(
