@@ -47,15 +47,14 @@ def seeds_and_mean(axes: Axes, heights: Sequence[Sequence[float]], color: str, m
         axes.plot(indices, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
 
 
-def note(figure: Figure, lines: Sequence[str]) -> None:
-    """Small lines under a figure: what it is made of, wrapped to its width."""
+def written(figure: Figure, note: Sequence[str]) -> bytes:
+    """A figure as SVG, the same bytes from the same results, and closed.
+
+    Small lines under it say what it is made of, wrapped to its width.
+    """
     letters = int(figure.get_figwidth() * 72 / (NOTE * LETTER))
-    wrapped = [part for line in lines for part in textwrap.wrap(line, letters)]
+    wrapped = [part for line in note for part in textwrap.wrap(line, letters)]
     figure.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=NOTE, color="#555555", linespacing=1.4)
-
-
-def written(figure: Figure) -> bytes:
-    """A figure as SVG, the same bytes from the same results, and closed."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     pyplot.close(figure)

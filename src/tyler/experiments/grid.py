@@ -37,8 +37,6 @@ PATIENCE = 1.0
 """Seconds until it is looked again whether another process has finished."""
 NUM_OBSERVED = 100
 """Development problems on whose answers an intervention sees the model's own latents."""
-DONE = ".done.json"
-"""Beside a finished model, under its name: how it was made and the processor seconds that it took."""
 
 Pending = dict[str, tuple[Cell, dict[str, Any]]]
 """Cells with their identities, by name."""
@@ -180,8 +178,8 @@ class Grid:
         return str(self.models / name), before + json.loads(self._done(name).read_text())["seconds"]
 
     def _done(self, name: str) -> Path:
-        """The file that says that the model of a training is finished."""
-        return self.models / f"{name}{DONE}"
+        """The file beside a finished model: how it was made, and the processor seconds that it took."""
+        return self.models / f"{name}.done.json"
 
     def _config(self, training: Training, preset: str, seed: int) -> Config:
         """The settings of a training: its problems where they are, and a merged model in the backbone's place.

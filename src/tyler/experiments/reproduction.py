@@ -133,29 +133,18 @@ def write_results(folder: Path, name: str, results: Mapping[str, Any]) -> None:
     render(folder, name)
 
 
-def render(folder: Path, name: str) -> list[Path]:
-    """Make the tables and figures of an experiment from its results.json; returns the files."""
-    results, files = json.loads((folder / RESULTS).read_text(encoding="utf-8")), list[Path]()
-    experiment = declared.find(name)
+def render(folder: Path, name: str) -> None:
+    """Make the tables and figures of an experiment from its results.json."""
+    from tyler.experiments.figures import styled, written
+
+    results, experiment = json.loads((folder / RESULTS).read_text(encoding="utf-8")), declared.find(name)
     for table in experiment.tables(results):
-        note = provenance(results, [table])
         for ending, write in WRITERS.items():
-            files.append(folder / f"{table.name}.{ending}")
-            atomic_write(files[-1], write(table, note))
-    return files + drawn(folder, experiment, results)
-
-
-def drawn(folder: Path, experiment: Experiment | Study, results: Results) -> list[Path]:
-    """The figures of an experiment."""
-    from tyler.experiments.figures import note, styled, written
-
-    files = []
+            atomic_write(folder / f"{table.name}.{ending}", write(table, provenance(results, [table])))
     with styled():
         for stem, figure in experiment.figures(results).items():
-            note(figure, [f"{problems_and_seeds(results)} {experiment.drawn}".strip(), command(results)])
-            files.append(folder / f"{stem}.svg")
-            atomic_write(files[-1], written(figure))
-    return files
+            note = [f"{problems_and_seeds(results)} {experiment.drawn}".strip(), command(results)]
+            atomic_write(folder / f"{stem}.svg", written(figure, note))
 
 
 def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
