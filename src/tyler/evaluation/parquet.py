@@ -19,30 +19,22 @@ from tyler.runs.checkpoints import RunError
 FORMAT = 1
 """Of the store."""
 
+_TEXT, _INT, _TIME = pa.string(), pa.int32(), pa.float64()
 _WORD = pa.dictionary(pa.int32(), pa.string())
-_NAMES = [("evaluation", _WORD), ("task", _WORD), ("id", pa.string()), ("sample", pa.int32())]
-_CALL = pa.struct(
-    [
-        *(("operator", pa.string()), ("position", pa.int32()), ("num_latents", pa.int32())),
-        *(("action", pa.int32()), ("offset", pa.int32())),
-    ]
-)
+_NAMES = [("evaluation", _WORD), ("task", _WORD), ("id", _TEXT), ("sample", _INT)]
+_CALL = pa.struct([("operator", _TEXT), ("position", _INT), ("num_latents", _INT), ("action", _INT), ("offset", _INT)])
 ANSWERS = pa.schema(
     [
         *_NAMES,
-        *(("seed", pa.int64()), ("family", _WORD), ("level", pa.int32()), ("prompt", pa.string())),
-        *(("gold", pa.string()), ("text", pa.string()), ("finish_reason", _WORD), ("thought_open", pa.bool_())),
-        *(("visible_tokens", pa.int32()), ("latents", pa.int32()), ("invocations", pa.list_(_CALL))),
-        *(("seconds", pa.float64()), ("synthesis_seconds", pa.float64()), ("engine_seconds", pa.float64())),
-        *(("elapsed", pa.float64()), ("session", pa.int32()), ("rank", pa.int32())),
+        *(("seed", pa.int64()), ("family", _WORD), ("level", _INT), ("prompt", _TEXT), ("gold", _TEXT)),
+        *(("text", _TEXT), ("finish_reason", _WORD), ("thought_open", pa.bool_()), ("visible_tokens", _INT)),
+        *(("latents", _INT), ("invocations", pa.list_(_CALL)), ("seconds", _TIME), ("synthesis_seconds", _TIME)),
+        *(("engine_seconds", _TIME), ("elapsed", _TIME), ("session", _INT), ("rank", _INT)),
     ]
 )
-VERDICTS = pa.schema([*_NAMES, *(("outcome", _WORD), ("answer", pa.string()), ("reason", _WORD))])
+VERDICTS = pa.schema([*_NAMES, ("outcome", _WORD), ("answer", _TEXT), ("reason", _WORD)])
 EVALUATIONS = pa.schema(
-    [
-        *(("evaluation", pa.string()), ("row", pa.string()), ("task", _WORD), ("split", _WORD), ("seed", pa.int32())),
-        ("about", pa.string()),
-    ]
+    [("evaluation", _TEXT), ("row", _TEXT), ("task", _WORD), ("split", _WORD), ("seed", _INT), ("about", _TEXT)]
 )
 
 
