@@ -1,7 +1,8 @@
 """Two evaluations on the same problems: the paired difference, and whether it may be chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 
@@ -44,26 +45,17 @@ def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
     common = [key for key in left if key in right]
     if not common:
         raise ValueError("the two evaluations have no problem in common; evaluate both on the same task and split")
-    if changed := [key for key in common if _question(left[key]) != _question(right[key])]:
+    question = attrgetter("gold", "prompt")
+    if changed := [key for key in common if question(left[key][0]) != question(right[key][0])]:
         raise ValueError(f"problem {changed[0]} is not the same in both evaluations ({len(changed)} such problems)")
-    tasks = dict.fromkeys(task for task, _ in common)
-    return [_pair(task, left, right) for task in tasks]
-
-
-Problems = Mapping[tuple[str, str], Sequence[Record]]
-"""All answers to each problem."""
-
-
-def _pair(task: str, left: Problems, right: Problems) -> Pair:
-    mine, others = ([key for key in side if key[0] == task] for side in (left, right))
-    keys = [key for key in mine if key in right]
-    shares = [tuple(fmean(record.correct for record in side[key]) for key in keys) for side in (left, right)]
-    first, second = (cost_of([record for key in keys for record in side[key]]) for side in (left, right))
-    return Pair(task, Paired(*shares), len({*mine, *others}) - len(keys), (first, second))
-
-
-def _question(answers: Sequence[Record]) -> tuple[str, str]:
-    return answers[0].gold, answers[0].prompt
+    pairs = []
+    for task in dict.fromkeys(task for task, _ in common):
+        keys = [key for key in common if key[0] == task]
+        every = {key for key in (*left, *right) if key[0] == task}
+        shares = [tuple(fmean(record.correct for record in side[key]) for key in keys) for side in (left, right)]
+        mine, others = (cost_of([record for key in keys for record in side[key]]) for side in (left, right))
+        pairs.append(Pair(task, Paired(*shares), len(every) - len(keys), (mine, others)))
+    return pairs
 
 
 def rows(pairs: Sequence[Pair], adjusted: Sequence[float] = ()) -> list[tuple[str, ...]]:

@@ -74,10 +74,6 @@ class Endpoint:
             **({"few_shot": f"{len(self.examples) // 2} examples, sha256 {examples}"} if self.examples else {}),
         }
 
-    def messages(self, problem: Problem) -> list[Message]:
-        """The conversation that asks a problem."""
-        return [*self.examples, *self.prompt.turns(problem)]
-
     def ask(self, problems: Sequence[Problem], answered: Callable[[Answer], None]) -> None:
         """Ask every problem, several at once; `answered` is called with each answer as soon as it is there.
 
@@ -102,11 +98,12 @@ class Endpoint:
         import openai
 
         seed = seed_of(self.sampling.seed, problem.task, problem.id, problem.sample)
+        turns = [*self.examples, *self.prompt.turns(problem)]
         started = time.perf_counter()
         try:
             completion = client.chat.completions.create(
                 model=self.options.model,
-                messages=self.messages(problem),  # type: ignore[arg-type]
+                messages=turns,  # type: ignore[arg-type]
                 max_completion_tokens=self.max_new_tokens,
                 **sampling_arguments(self.sampling, seed),
             )

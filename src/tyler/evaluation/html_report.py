@@ -38,23 +38,20 @@ from tyler.runs.environment import environment
 from tyler.tasks import Outcome, find_task
 from tyler.tasks.task import GradeOptions
 
-Facts = Mapping[str, str]
-"""What stands at the top of a report, by name: the problems, the date, the machine, the command."""
-
 
 def write(
     reports: Sequence[Report],
     folder: Path,
     title: str,
     settings: Mapping[str, Any] | None = None,
-    facts: Facts | None = None,
+    facts: Mapping[str, str] | None = None,
     links: Mapping[str, str] | None = None,
 ) -> None:
     """Write report.html and report.json.
 
     The page has the tables, bars with intervals, outcomes, and every answer with operators in place; whatever a model
-    wrote is escaped, and answers of tasks that must not be shown are left out. `facts` come before the date, the
-    version and the machine; `links` are files of records by the reports' names.
+    wrote is escaped, and answers of tasks that must not be shown are left out. `facts` stand at the top, by
+    name, before the date, the version and the machine; `links` are files of records by the reports' names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     here = provenance()

@@ -104,9 +104,9 @@ class Questions:
                 f"--ids {unknown[0]!r} is not a problem of {problems[0].task}; an id is {problems[0].id!r}"
             )
         kept = [problem for problem in problems if not self.ids or problem.id in self.ids]
-        return (
-            kept if self.instruction is None else [replace(original, instruction=self.instruction) for original in kept]
-        )
+        if self.instruction is None:
+            return kept
+        return [replace(problem, instruction=self.instruction) for problem in kept]
 
     def split_of(self, task: str) -> str:
         """The split of a task that is asked."""

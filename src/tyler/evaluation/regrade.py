@@ -30,34 +30,22 @@ SHOWN = 20
 """Changed verdicts that are printed; the files have all."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """One answer whose verdict is another than before."""
-
-    before: Record
-    after: Record
-
-    def __str__(self) -> str:
-        read = [
-            f"read {record.answer!r}" if record.answer is not None else "read nothing"
-            for record in (self.before, self.after)
-        ]
-        why = read[1] if read[0] == read[1] else f"{read[0]} before, {read[1]} now"
-        reason = f"; {self.after.reason}" if self.after.reason else ""
-        task, problem, sample = self.after.key
-        number = f", sample {sample + 1}" if sample else ""
-        return (
-            f"{task} {problem}{number}: {self.before.outcome} -> {self.after.outcome} ({why}, gold "
-            f"{self.after.gold!r}{reason})"
-        )
+def change_in_words(before: Record, after: Record) -> str:
+    """One answer whose verdict is another than before, and why."""
+    read, now = ("nothing" if record.answer is None else repr(record.answer) for record in (before, after))
+    why = f"read {now}" if read == now else f"read {read} before, read {now} now"
+    reason = f"; {after.reason}" if after.reason else ""
+    task, problem, sample = after.key
+    number = f", sample {sample + 1}" if sample else ""
+    return f"{task} {problem}{number}: {before.outcome} -> {after.outcome} ({why}, gold {after.gold!r}{reason})"
 
 
 @dataclass(frozen=True)
 class Regraded:
-    """What regrading a folder came to: by evaluation its new records, and which verdicts changed."""
+    """What regrading a folder came to: by evaluation its new records, and the records before and after a change."""
 
     records: Mapping[str, Sequence[Record]]
-    changes: Sequence[Change]
+    changes: Sequence[tuple[Record, Record]]
     without_text: int
     earlier: Mapping[str, str]
     """What decided the newest verdicts before; empty where there was no verdict."""
@@ -93,7 +81,7 @@ def regrade(folder: Path, options: GradeOptions) -> Regraded:
     }  # the file that is written anew has these alone
     write_verdicts(folder, options, {name: [*records.get(name, ()), *textless[name]] for name in answers}, answers)
     pairs = [(before.get((name, answer.key)), answer) for name, some in records.items() for answer in some]
-    changes = [Change(old, new) for old, new in pairs if old is not None and old.outcome is not new.outcome]
+    changes = [(old, new) for old, new in pairs if old is not None and old.outcome is not new.outcome]
     without_text = sum(map(len, answers.values())) - len(pairs)
     return Regraded(records, changes, without_text, files[-1].about["grader"] if files else {}, today)
 
@@ -108,7 +96,7 @@ def run(folder: Path, options: GradeOptions) -> Regraded:
         if earlier != today:
             console.print(f"the grader differs: {part} was {earlier}, is {today}")
     for change in regraded.changes[:SHOWN]:
-        console.print(f"  {change}", markup=False)
+        console.print(f"  {change_in_words(*change)}", markup=False)
     if len(regraded.changes) > SHOWN:
         console.print(f"  and {len(regraded.changes) - SHOWN} more")
     if regraded.without_text:

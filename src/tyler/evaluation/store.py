@@ -16,6 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -154,12 +155,11 @@ def judged(name: str, answers: Sequence[Answer], files: Sequence[Verdicts], fini
             file.check(name, digest(answers))
         verdicts |= file.of[name]
     pairs = [(answer, verdicts[answer.key]) for answer in answers if answer.key in verdicts]
-    return [answer.graded(verdict) for answer, verdict in pairs if is_on(verdict, answer)]
-
-
-def is_on(verdict: Verdict, answer: Answer) -> bool:
-    """Whether a verdict is on this answer, and not on a refusal in the place of which it came."""
-    return not verdict.reason.startswith(FAILED) or verdict.reason == answer.finish_reason
+    return [
+        answer.graded(verdict)
+        for answer, verdict in pairs
+        if not verdict.reason.startswith(FAILED) or verdict.reason == answer.finish_reason  # else on a refusal before
+    ]
 
 
 def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
@@ -185,7 +185,7 @@ def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-class AnswerStore:
+class AnswerStore(AbstractContextManager["AnswerStore"]):
     """One evaluation's answers, open for adding, and the verdicts on them; one process writes one file.
 
     Threads may add at the same time.
@@ -266,9 +266,6 @@ class AnswerStore:
         self._lines.close()
         if self._lines.path.exists() and self._lines.path.stat().st_size == 0:
             self._lines.path.unlink()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
