@@ -18,18 +18,7 @@ from tyler.evaluation.budget_matching import Match
 from tyler.evaluation.endpoint import Endpoint
 from tyler.evaluation.options import Answering, EvaluationRequest
 from tyler.evaluation.pass_at_1 import Ask, asking, collect
-from tyler.evaluation.reports import (
-    CAPTION,
-    FAILURE_COLUMNS,
-    SAMPLE_CAPTION,
-    Report,
-    by_task,
-    for_terminal,
-    mean_in_words,
-    sample_rows,
-    table,
-    warnings,
-)
+from tyler.evaluation.reports import Report, by_task, show
 from tyler.evaluation.store import ANSWERS, AnswerStore
 from tyler.reasoners import registry
 from tyler.reasoners.registry import Loaded
@@ -193,7 +182,8 @@ def published(
     matched = {} if who.match is None else {"matched": budget_matching.verdict(who.match, records)}
     title = f"{who.name} on {', '.join(report.name for report in reports)}"
     html_report.write(reports, folder, title, {**settings, **matched}, facts, {ANSWERS: ANSWERS})
-    show(reports, who.name, folder, settings)
+    show(reports, f"{who.name}, {sampling_in_words(settings)}")
+    Console().print(f"\nEverything is in {folder}: report.html, report.json, {ANSWERS}", highlight=False)
     for verdict in matched.values():
         Console().print(verdict, highlight=False)
     if failed := sum(record.finish_reason.startswith(FAILED) for record in records):
@@ -242,19 +232,3 @@ def digest(problems: Sequence[Problem]) -> str:
     """A short hash of the problems' ids, prompts and answers, in order."""
     joined = "\0".join(part for problem in problems for part in (problem.id, problem.prompt, problem.answer))
     return hashlib.sha256(joined.encode()).hexdigest()[:16]
-
-
-def show(reports: Sequence[Report], name: str, folder: Path, settings: Mapping[str, Any]) -> None:
-    """The tables, and where everything is."""
-    console = Console()
-    console.print(table(reports, f"{name}, {sampling_in_words(settings)}"))
-    if sampled := sample_rows(reports):
-        console.print()
-        console.print(for_terminal(sampled, words=2))
-        console.print(SAMPLE_CAPTION, style="dim", highlight=False)
-    console.print()
-    console.print(table(reports, "answers that could not be counted, and the cost of operators", FAILURE_COLUMNS))
-    for line in (mean_in_words(reports), *warnings(reports), CAPTION):
-        if line:
-            console.print(line, style="dim", highlight=False)
-    console.print(f"\nEverything is in {folder}: report.html, report.json, {ANSWERS}", highlight=False)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any, Self
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -100,11 +101,6 @@ class Estimate:
     low: float
     high: float
 
-    @classmethod
-    def of(cls, shares: Sequence[float], samples: int = 1) -> Self:
-        """The mean over problems; see `statistics.clustered`."""
-        return cls(fmean(shares), *clustered(shares, samples))
-
 
 def by_problem(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     """The answers to each problem in the order of their samples."""
@@ -132,7 +128,8 @@ def majority_at_k(records: Sequence[Record]) -> dict[int, Estimate]:
 def _estimates(records: Sequence[Record], share: Callable[[list[Record], int], float]) -> dict[int, Estimate]:
     problems = by_problem(records).values()
     fewest = min(map(len, problems))
-    return {k: Estimate.of([share(answers, k) for answers in problems], max(1, fewest // k)) for k in powers(fewest)}
+    shares = {k: [share(answers, k) for answers in problems] for k in powers(fewest)}
+    return {k: Estimate(fmean(own), *clustered(own, max(1, fewest // k))) for k, own in shares.items()}
 
 
 def _groups(answers: list[Record], k: int) -> list[list[Record]]:
@@ -275,6 +272,20 @@ def repeated(report: Report) -> str | None:
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:
     """Some columns of the comparison, for a terminal of 80."""
     return for_terminal(rows(reports, columns), title=title)
+
+
+def show(reports: Sequence[Report], title: str) -> None:
+    """Print all tables of some reports."""
+    console = Console()
+    console.print(table(reports, title))
+    if sampled := sample_rows(reports):
+        console.print()
+        console.print(for_terminal(sampled, words=2))
+        console.print(SAMPLE_CAPTION, style="dim", highlight=False)
+    console.print()
+    console.print(table(reports, "answers that could not be counted, and the cost of operators", FAILURE_COLUMNS))
+    for line in filter(None, (mean_in_words(reports), *warnings(reports), CAPTION)):
+        console.print(line, style="dim", highlight=False)
 
 
 def for_terminal(lines: Sequence[Sequence[str]], *, words: int = 1, **settings: Any) -> Table:
