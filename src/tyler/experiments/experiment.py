@@ -116,9 +116,14 @@ class Measured:
 
     def shares(self) -> list[float]:
         """Each problem's share of right answers over the seeds. Raises ValueError for records of other problems."""
-        if not of_same_problems(self.answered):
+        if not self.of_same_problems(self.answered):
             raise ValueError(f"the records of {self.entry.row} are of different problems; answer them again")
         return [fmean(seeds) for seeds in zip(*map(self.right, self.answered), strict=True)]
+
+    @staticmethod
+    def of_same_problems(records: Iterable[CellRecord]) -> bool:
+        """Whether records are of the same problems in the same order."""
+        return len({tuple(answer.id for answer in record["answers"]) for record in records}) <= 1
 
     def right(self, record: CellRecord) -> list[bool]:
         """Which of the problems that count were solved."""
@@ -165,11 +170,6 @@ class Measured:
             return {key: None if None in values else round(fmean(values), 1) for key, values in kept.items()}
         timed = ("seconds", "synthesis_seconds") if self.entry.cells[0].measure == LATENCY else ()
         return {key: round(fmean(getattr(answer, key) for answer in self.pooled), 6) for key in timed}
-
-
-def of_same_problems(records: Iterable[CellRecord]) -> bool:
-    """Whether records are of the same problems in the same order."""
-    return len({tuple(answer.id for answer in record["answers"]) for record in records}) <= 1
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,7 @@ from pydantic import TypeAdapter
 from tyler.evaluation.html_report import slug
 from tyler.evaluation.statistics import Paired
 from tyler.experiments.cells import ACCURACY, KEPT, NO_TRAINING, SPREAD, Cell, Decoding, Questions, Training
-from tyler.experiments.experiment import (
-    MISSING,
-    Entry,
-    Figures,
-    Measured,
-    Results,
-    Table,
-    adjust,
-    chance,
-    in_order,
-    of_same_problems,
-)
+from tyler.experiments.experiment import MISSING, Entry, Figures, Measured, Results, Table, adjust, chance, in_order
 from tyler.experiments.scales import Rows, Scale, scale_named
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.presentation import counted
@@ -207,7 +196,7 @@ def matched(first: Measured, second: Measured) -> tuple[list[float], list[float]
         for (seed, own), (other_seed, other) in product(first.records.items(), second.records.items())
         if seed == other_seed or 0 in (seed, other_seed)
     ]
-    if not of_same_problems(chain.from_iterable(pairs)):
+    if not Measured.of_same_problems(chain.from_iterable(pairs)):
         raise ValueError(f"{first.entry.row} and {second.entry.row} answered different problems")
     ours, theirs = (first.right(own) for own, _ in pairs), (second.right(other) for _, other in pairs)
     left, right = ([fmean(problem) for problem in zip(*side, strict=True)] for side in (ours, theirs))

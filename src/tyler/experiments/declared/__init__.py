@@ -1,18 +1,12 @@
 """The experiments of the paper, each a module with an `EXPERIMENT`; a study of our own is a file (`study.py`)."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
 
 from tyler.config.sections import suggest
-from tyler.experiments.study import read_study
+from tyler.experiments.experiment import Experiment
+from tyler.experiments.study import Study, read_study
 from tyler.experiments.study import studies as studies
-
-if TYPE_CHECKING:
-    from tyler.experiments.experiment import Experiment
-    from tyler.experiments.study import Study
 
 
 def names() -> list[str]:
