@@ -35,8 +35,6 @@ ANSWER_FIELDS = (
 
 Key = tuple[int, int]
 """What names an answer: the line of its question, and which sample it is."""
-
-
 IdAndQuestion = tuple[Any, Question]
 """The id that a line of the input has, or None, and its question."""
 

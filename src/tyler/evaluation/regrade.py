@@ -86,7 +86,7 @@ def regrade(folder: Path, options: GradeOptions) -> Regraded:
     return Regraded(records, changes, without_text, files[-1].about["grader"] if files else {}, today)
 
 
-def run(folder: Path, options: GradeOptions) -> Regraded:
+def run(folder: Path, options: GradeOptions) -> None:
     """Regrade a folder, print what changed and why, and write the reports of an evaluation again."""
     regraded, console = regrade(folder, options), Console(highlight=False, soft_wrap=True)
     count = sum(map(len, regraded.records.values()))
@@ -105,7 +105,6 @@ def run(folder: Path, options: GradeOptions) -> Regraded:
         )
     for records in regraded.records.values():
         rewrite_reports(folder, records)
-    return regraded
 
 
 def rewrite_reports(folder: Path, records: Sequence[Record]) -> None:

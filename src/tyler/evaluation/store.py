@@ -99,14 +99,6 @@ class Verdicts:
             verdicts[row["evaluation"]][row["task"], row["id"], row["sample"]] = verdict
         return cls(path, verdicts, about)
 
-    def check(self, name: str, digest: str) -> None:
-        """Raise RunError unless these verdicts are on the answers of a digest."""
-        if self.about["answers"].get(name, digest) != digest:
-            raise RunError(
-                f"{self.path} holds verdicts on other answers than those beside it; remove it and run "
-                f"`tyler grade {self.path.parent}`"
-            )
-
 
 def verdict_files(folder: Path, mode: Mode | None = None) -> list[Verdicts]:
     """The verdict files of a folder in a mode, or in any, from the oldest to the newest."""
@@ -148,11 +140,15 @@ def read_evaluations(folder: Path, mode: Mode | None = "official") -> dict[str, 
 
 def judged(name: str, answers: Sequence[Answer], files: Sequence[Verdicts], finished: bool) -> list[Record]:
     """The answers of an evaluation that have a verdict, with the last. While it is not finished, verdicts are on those
-    answers that it had before."""
+    answers that it had before. Raises RunError for verdicts on other answers."""
     verdicts: dict[Key, Verdict] = {}
+    there = digest(answers) if finished else None
     for file in (file for file in files if name in file.of):
-        if finished:
-            file.check(name, digest(answers))
+        if finished and file.about["answers"].get(name, there) != there:
+            raise RunError(
+                f"{file.path} holds verdicts on other answers than those beside it; remove it and run "
+                f"`tyler grade {file.path.parent}`"
+            )
         verdicts |= file.of[name]
     pairs = [(answer, verdicts[answer.key]) for answer in answers if answer.key in verdicts]
     return [

@@ -282,10 +282,8 @@ def is_at_hand(cell: Cell, sources: Sources) -> bool:
     """Whether a cell's name can be told without a network: its backbone and all its problems are on this machine."""
     config = cell.training.config(cell.preset, cell.seed)
     backbone = fetched_folder(config.backbone.id) if config.backbone.id in FETCHABLE else Path(config.backbone.id)
-    splits = {(cell.questions.task, cell.questions.split)}
-    splits |= {
-        (data.task, data.split) for data in (stage.config(cell.preset, 0).data for stage in cell.training.stages)
-    }
+    learned = (stage.config(cell.preset, 0).data for stage in cell.training.stages)
+    splits = {(cell.questions.task, cell.questions.split), *((data.task, data.split) for data in learned)}
     return (config.backbone.id == MINI or backbone.exists()) and all(
         isinstance(find_task(task), Generated) or Path(sources.path(task, split) or "nowhere").exists()
         for task, split in splits

@@ -109,10 +109,8 @@ def by_label(entry: Entry, known: Mapping[str, CellRecord], folders: Collection[
     wanted = (entry.row, cell.questions.task, cell.questions.split, cell.measure)
     matching: dict[int, CellRecord] = {}
     for record in known.values():
-        label = (
-            *(record[key] for key in ("row", "task", "split")),
-            record.get("identity", {}).get("measure", ACCURACY),
-        )
+        measure = record.get("identity", {}).get("measure", ACCURACY)
+        label = (record["row"], record["task"], record["split"], measure)
         if label == wanted and Path(record["folder"]).name in folders:
             matching[record["seed"]] = record
     return dict(sorted(matching.items()))

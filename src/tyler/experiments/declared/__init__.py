@@ -5,8 +5,7 @@ from pkgutil import iter_modules
 
 from tyler.config.sections import suggest
 from tyler.experiments.experiment import Experiment
-from tyler.experiments.study import Study, read_study
-from tyler.experiments.study import studies as studies
+from tyler.experiments.study import Study, read_study, studies
 
 
 def names() -> list[str]:
