@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyler.evaluation.answers import Answer, Record
 from tyler.evaluation.store import ANSWERS, read_records, write_answers, write_verdicts
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 
 def keep(folder: Path, records: Sequence[Record], name: str = "kept") -> None:

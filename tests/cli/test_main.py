@@ -24,7 +24,7 @@ from tyler.evaluation.options import Answering, Matching, Questions, last_part
 from tyler.model import Tyler
 from tyler.reasoners.table import TRAININGS
 from tyler.runs.signals import Interrupted
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "fastapi", "httpx2", "matplotlib")
 LOADING = ("solve mini-tyler 2+2?", "chat mini-tyler", "lens mini-tyler", "serve mini-tyler", "doctor mini-tyler")

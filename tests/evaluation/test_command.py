@@ -37,8 +37,8 @@ from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.runs.environment import processor
 from tyler.tasks import Problem, grader_version
+from tyler.tasks.problem import GradeOptions
 from tyler.tasks.sandbox import sandbox
-from tyler.tasks.task import GradeOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -38,7 +38,7 @@ from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.checkpoints import RunError
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem, Verdict
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 OPTIONS = GradeOptions()
 SETTINGS = {"model": "scripted", "budget": 3}

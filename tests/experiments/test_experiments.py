@@ -36,7 +36,7 @@ from tyler.reasoners.memgen import sft as memgen
 from tyler.reasoners.memgen.model import MemGen
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks import Outcome, load_problems
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 from tyler.training import stage1
 
 

@@ -23,7 +23,7 @@ from tyler.experiments.scales import SCALES, Scale
 from tyler.experiments.smoke import LONGEST, one_problem, tokenizer_of
 from tyler.experiments.study import Comparison, compared
 from tyler.planning.plan import GB, KNOWN, Device
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 SMALL = str(Path(__file__).parents[1] / "tiny_scale.py")
 FEW = ("CoT", "Soft-Thinking", "Tyler, Stage 1", "Tyler, Stage 2")

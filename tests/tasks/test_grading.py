@@ -11,8 +11,8 @@ import pytest
 
 from tyler.tasks import TASKS, Outcome, ballots, benchmarks, find_task, grade, grader_version, grading, task_name
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.problem import leaves_thought_open
-from tyler.tasks.task import GradeOptions, Task, boxed
+from tyler.tasks.problem import GradeOptions, leaves_thought_open
+from tyler.tasks.task import Task, boxed
 
 # ------------------------------------------------------------------------------------------------------------ names
 

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from tyler.cli.logs import quietly
 from tyler.cli.options import ANY_MODEL
 from tyler.evaluation.options import EvaluationRequest, OptionalFolder, flags_of
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 logger = logging.getLogger(__name__)
 

@@ -80,7 +80,7 @@ def reproduce(
     from tyler.experiments.cells import sources_in
     from tyler.experiments.reproduction import Reproduction, with_seeds
     from tyler.experiments.scales import scale_named
-    from tyler.tasks.task import GradeOptions
+    from tyler.tasks.problem import GradeOptions
 
     sources = replace(sources_in(data), engine=engine.engine_choice)
     output, chosen = output or Path("runs") / f"reproduce-{scale}", with_seeds(scale_named(scale), seeds)

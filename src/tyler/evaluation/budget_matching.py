@@ -106,9 +106,6 @@ def with_setting(loaded: Loaded, matched: Match) -> Loaded:
     return loaded if best.value is None else loaded.with_setting(best.setting, best.value)
 
 
-# --- of an evaluation -----------------------------------------------------------------------------------------------
-
-
 def development_problems(matching: Matching, evaluated: Sequence[Problem], data: Path | None) -> list[Problem]:
     """The problems on which a setting is looked for. Raises ValueError when one of them is evaluated."""
     every = load_problems(evaluated[0].task, matching.match_split, path=matching.match_data or data)

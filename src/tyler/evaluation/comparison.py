@@ -13,7 +13,7 @@ from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
 from tyler.evaluation.reports import by_problem, for_terminal, percent
 from tyler.evaluation.statistics import Paired, holm
 from tyler.evaluation.store import read_records
-from tyler.tasks.task import Mode
+from tyler.tasks.problem import Mode
 
 COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "better 1st/2nd", "p")
 HOLM = "Holm's p"

@@ -36,7 +36,7 @@ from tyler.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Outcome, find_task
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 
 def write(

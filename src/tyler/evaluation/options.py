@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import UseAppendAction, arg
 
 from tyler.config.engine_choice import EngineChoice, EngineName
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config

@@ -18,7 +18,7 @@ from tyler.reasoners.reasoner import Reasoner
 from tyler.runs.progress import Bar, bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 Ask = Callable[[Sequence[Problem], Callable[[Answer], None]], None]
 """Gets answers to problems, and calls with each as soon as it is there."""

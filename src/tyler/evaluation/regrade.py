@@ -24,7 +24,7 @@ from tyler.evaluation.store import (
     write_verdicts,
 )
 from tyler.runs.checkpoints import RunError
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 SHOWN = 20
 """Changed verdicts that are printed; the files have all."""

@@ -31,7 +31,7 @@ from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks import Outcome, Verdict, find_task, grade, grader_version
-from tyler.tasks.task import GradeOptions, Mode
+from tyler.tasks.problem import GradeOptions, Mode
 
 SETTINGS, ANSWERS = "settings.json", "answers.parquet"
 GRADERS = min(4, os.cpu_count() or 1)

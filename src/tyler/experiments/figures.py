@@ -8,12 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-matplotlib.use("Agg")
-from matplotlib import pyplot, style
 
 NOTE, LETTER = 5, 0.55
 """Points of a note under a figure, and the width of its letters in them."""
@@ -27,8 +24,8 @@ def styled() -> AbstractContextManager[None]:
 
 def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each of a size in inches, row by row. One above the other they fit a column."""
-    figure, axes = pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
-    return figure, [panel for row in axes for panel in row]
+    figure = Figure((width * columns, height * rows))
+    return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
 
 
 def bar(axes: Axes, x: float, y: float, ends: Sequence[float], color: str) -> None:
@@ -48,7 +45,7 @@ def seeds_and_mean(axes: Axes, heights: Sequence[Sequence[float]], color: str, m
 
 
 def written(figure: Figure, note: Sequence[str]) -> bytes:
-    """A figure as SVG, the same bytes from the same results, and closed.
+    """A figure as SVG, the same bytes from the same results.
 
     Small lines under it say what it is made of, wrapped to its width.
     """
@@ -57,7 +54,6 @@ def written(figure: Figure, note: Sequence[str]) -> bytes:
     figure.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=NOTE, color="#555555", linespacing=1.4)
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
     return out.getvalue().encode()
 
 
@@ -76,8 +72,8 @@ def draw(entries: Sequence[Entry], groups: Mapping[str, Iterable[str]], dotted: 
         height += 1.0 if before is None or before[0] == group else 2.2
         heights[row] = height
     columns = list(dict.fromkeys(entry["column"] for entry in entries))
-    size = (10, 0.21 * height + 1)
-    figure, (panels,) = pyplot.subplots(1, len(columns), sharey=True, figsize=size, layout="constrained", squeeze=False)
+    figure = Figure((10, 0.21 * height + 1), layout="constrained")
+    (panels,) = figure.subplots(1, len(columns), sharey=True, squeeze=False)
     colours = {row: COLOURS[list(groups).index(group)] for group, row in shown}
     for axes, column in zip(panels, columns, strict=True):
         draw_panel(axes, [entry for entry in entries if entry["column"] == column], heights, colours, dotted)

@@ -28,7 +28,7 @@ from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Problem
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 from tyler.training import merging
 
 SLOTS = 32

@@ -17,7 +17,7 @@ from tyler.lens.interventions import Blocks, blocks_of
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.softcot.model import SoftCotReasoner
 from tyler.tasks import Problem
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 WARMING = 2
 """Problems that are answered before a clock runs: the first answers build what later ones find."""

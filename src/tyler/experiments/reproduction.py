@@ -20,7 +20,7 @@ from tyler.experiments.experiment import WRITERS, CellRecord, Entry, Experiment,
 from tyler.experiments.scales import Scale
 from tyler.experiments.study import Study
 from tyler.runs.atomic_files import atomic_write
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 MODELS, RECORDS, RESULTS = "models", records.RECORDS, "results.json"
 
@@ -119,9 +119,6 @@ def by_label(entry: Entry, known: Mapping[str, CellRecord], folders: Collection[
 def with_seeds(scale: Scale, seeds: Sequence[int]) -> Scale:
     """The scale with other seeds, where some are given."""
     return replace(scale, seeds=tuple(dict.fromkeys(seeds))) if seeds else scale
-
-
-# --- results.json, and the tables and figures that are made from it alone ---------------------------------------------
 
 
 def write_results(folder: Path, name: str, results: Mapping[str, Any]) -> None:

@@ -22,7 +22,8 @@ from tyler.experiments.scales import Domain, Scale
 from tyler.modeling.architectures import MINI, located
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.tasks.grading import find_task
-from tyler.tasks.task import Generated, GradeOptions
+from tyler.tasks.problem import GradeOptions
+from tyler.tasks.task import Generated
 
 LAYERS = 2
 LONGEST = 6

@@ -46,9 +46,7 @@ def score_prompt(engine: BaseEngine, ids: Sequence[int], top: int) -> list[Score
 
 def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """The text of each token, special ones by their names; those of a split character are empty but for the last."""
-    detokenizer, special = IncrementalDetokenizer(tokenizer), set(tokenizer.all_special_ids)
-    detokenizer.tokens.extend(ids)
-    texts = list(detokenizer)
+    texts, special = IncrementalDetokenizer(tokenizer, ids), set(tokenizer.all_special_ids)
     return [name_of(tokenizer, id) if id in special else text for id, text in zip(ids, texts, strict=True)]
 
 

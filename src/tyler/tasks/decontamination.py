@@ -184,9 +184,6 @@ def _overlaps(training: Sequence[Problem], find: Callable[[str], ProblemRef | No
     return [Overlap(problem.id, *held_out) for problem in training if (held_out := find(_text(problem)))]
 
 
-# --- of a run -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class HeldOut:
     """A set that no training problem may be in: ids and tasks by fingerprint; or why it could not be read."""

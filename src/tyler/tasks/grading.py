@@ -16,8 +16,8 @@ from typing import Any, get_args
 
 from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
-from tyler.tasks.problem import Outcome, Verdict, after_thought
-from tyler.tasks.task import Generated, GradeOptions, Mode, Task
+from tyler.tasks.problem import GradeOptions, Mode, Outcome, Verdict, after_thought
+from tyler.tasks.task import Generated, Task
 
 
 def _benchmarks() -> dict[str, str]:

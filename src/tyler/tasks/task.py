@@ -7,9 +7,7 @@ from typing import Any
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import GradeOptions as GradeOptions
-from tyler.tasks.problem import Mode as Mode
-from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.problem import GradeOptions, Outcome, Problem, Verdict
 
 Equal = Callable[[str, str, GradeOptions], bool]
 """Whether an answer and a gold answer are the same; raises UnreadableAnswerError, UnreadableGoldError, TimeoutError."""

@@ -356,9 +356,6 @@ def replaced(rollout: Rollout, other: Rollout, places: Sequence[int]) -> Rollout
     )
 
 
-# --- problems ---------------------------------------------------------------------------------------------------------
-
-
 def repeats_in(batch: Sequence[Problem]) -> list[int]:
     """How often the batch had each problem before: it may be the end of one epoch and the beginning of the next."""
     ids = [problem.id for problem in batch]

@@ -11,8 +11,8 @@ import pytest
 
 from tyler.tasks.answers import mathematics, symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
-from tyler.tasks.problem import Outcome
-from tyler.tasks.task import GradeOptions, boxed
+from tyler.tasks.problem import GradeOptions, Outcome
+from tyler.tasks.task import boxed
 
 SAME = [
     # relations of two variables, and points, either way round

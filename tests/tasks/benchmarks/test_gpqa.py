@@ -7,8 +7,7 @@ import pytest
 from tyler.tasks.answers.boxed import letter
 from tyler.tasks.benchmarks.gpqa import LETTERS, TASK, order, problem
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Outcome, Verdict
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions, Outcome, Verdict
 
 
 def outcome(answer: str, gold: str) -> Outcome:

@@ -10,8 +10,7 @@ import pytest
 
 from tyler.tasks.benchmarks.gsm8k import TASK, problem, quantity
 from tyler.tasks.data_files import read_rows
-from tyler.tasks.problem import Outcome
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions, Outcome
 
 
 def outcome(answer: str, gold: str) -> Outcome:

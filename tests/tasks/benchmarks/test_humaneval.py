@@ -9,9 +9,8 @@ import pytest
 from tyler.tasks.answers.program import NoProgramError, read_program
 from tyler.tasks.benchmarks.humaneval import INSTRUCTION, TASK, problem, verdict
 from tyler.tasks.data_files import Row, read_rows
-from tyler.tasks.problem import Outcome, Problem, after_thought
+from tyler.tasks.problem import GradeOptions, Outcome, Problem, after_thought
 from tyler.tasks.sandbox.sandbox import probe
-from tyler.tasks.task import GradeOptions
 
 needs_sandbox = pytest.mark.skipif(bool(probe()), reason=probe())
 ALLOWED = GradeOptions(allow_code_execution=True, deadline=20)

@@ -10,8 +10,7 @@ import pytest
 
 from tyler.tasks.benchmarks.theoremqa import TASK, gold_value, problem
 from tyler.tasks.data_files import Row, read_rows
-from tyler.tasks.problem import Outcome, Problem
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.problem import GradeOptions, Outcome, Problem
 
 MODES = ("official", "strict")
 

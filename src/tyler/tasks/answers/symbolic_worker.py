@@ -130,9 +130,6 @@ def _settled(part: sympy.Expr) -> sympy.Expr:
     return sympy.S.Zero if isinstance(part, sympy.Float) and part._prec < 3 * _GUARD else part
 
 
-# -------------------------------------------------------------------------------------------------------- the process
-
-
 def serve() -> None:
     """Answer the questions of standard input until it closes."""
     questions, replies = os.dup(0), os.dup(1)

@@ -11,8 +11,8 @@ from itertools import permutations
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, letter
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem, Verdict
-from tyler.tasks.task import GradeOptions, Source, Task, boxed, either_way
+from tyler.tasks.problem import GradeOptions, Problem, Verdict
+from tyler.tasks.task import Source, Task, boxed, either_way
 
 LETTERS = "ABCD"
 INSTRUCTION = "Give only the letter of the correct option as the final answer."

@@ -14,8 +14,8 @@ from tyler.tasks.answers.expressions import value
 from tyler.tasks.answers.quantities import MAX_LENGTH, number, read_quantity, unlabelled
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Source, Task, mathematical
+from tyler.tasks.problem import GradeOptions, Problem
+from tyler.tasks.task import Source, Task, mathematical
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _THOUSANDS = re.compile(r"[0-9] ?(?:[kKM]|bn)(?![A-Za-z])")

@@ -20,9 +20,9 @@ from functools import partial
 
 from tyler.tasks.answers.program import NoProgramError, read_program
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
+from tyler.tasks.problem import GradeOptions, Outcome, Problem, Verdict, after_thought
 from tyler.tasks.sandbox.sandbox import Ending, Limits, execute, require
-from tyler.tasks.task import GradeOptions, Source, Task
+from tyler.tasks.task import Source, Task
 
 INSTRUCTION = (
     "Complete this Python function. Reason step by step where it helps, and end with the whole function, with its "

@@ -17,8 +17,8 @@ from decimal import Decimal
 from tyler.tasks.answers import mathematics
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Task, mathematical
+from tyler.tasks.problem import GradeOptions, Problem
+from tyler.tasks.task import Task, mathematical
 
 
 def problem(row: Row, split: str) -> Problem:

@@ -33,8 +33,8 @@ from tyler.tasks.answers.expressions import value
 from tyler.tasks.answers.latex import both_signs, bracketed, split
 from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Mode, Source, Task, boxed
+from tyler.tasks.problem import GradeOptions, Mode, Problem
+from tyler.tasks.task import Source, Task, boxed
 
 INSTRUCTION = (
     "The answer is one of these: a number such as 0.1, without a unit; a list of numbers such as [2, 3, 4]; "
