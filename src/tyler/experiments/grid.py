@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tyler.config.schema import Config
-from tyler.engine.routing import AtBoundaries, Router, router_named
+from tyler.engine.routing import AtBoundaries, router_named
 from tyler.evaluation.store import AnswerStore, name_of
 from tyler.experiments import records
 from tyler.experiments.cells import LATENCY, ROLLED_OUT, UNTRAINED, Cell, Questions, Sources, Training
@@ -151,7 +151,9 @@ class Grid:
         if decoding.intervention:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []
             model = intervene(model, decoding.intervention, seen, cell.questions.max_new_tokens, self.memory)
-        router = routed(decoding.router, decoding.only)
+        router = router_named(decoding.router) if decoding.router else None  # None: what its last stage trained for
+        if decoding.only:
+            router = AtBoundaries(only=decoding.only)
         return TylerReasoner(cell.row, model, router=router, budget=decoding.budget, **limits), weights
 
     def observed(self, cell: Cell) -> list[Problem]:
@@ -218,13 +220,6 @@ def _make(training: Training, config: Config, start: str, folder: Path) -> None:
     from_backbone = training.start is None or training.start.method == "merge"
     run, more = TRAININGS[training.method].load(), {} if from_backbone else {"start": start}
     run(config, output=folder, resume=(folder / "config.yaml").exists(), **more)
-
-
-def routed(router: str, only: tuple[str, ...]) -> Router | None:
-    """The router of a decoding; None for what the model's last stage trained for."""
-    if only:
-        return AtBoundaries(only=only)
-    return router_named(router) if router else None
 
 
 AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB

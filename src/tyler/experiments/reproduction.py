@@ -130,12 +130,17 @@ def write_results(folder: Path, name: str, results: Mapping[str, Any]) -> None:
 
 def render(folder: Path, name: str) -> None:
     """Make the tables and figures of an experiment from its results.json."""
-    from tyler.experiments.figures import styled, written
-
     results, experiment = json.loads((folder / RESULTS).read_text(encoding="utf-8")), declared.find(name)
     for table in experiment.tables(results):
         for ending, write in WRITERS.items():
             atomic_write(folder / f"{table.name}.{ending}", write(table, provenance(results, [table])))
+    drawn(folder, experiment, results)
+
+
+def drawn(folder: Path, experiment: Experiment | Study, results: Results) -> None:
+    """Write the figures of an experiment."""
+    from tyler.experiments.figures import styled, written
+
     with styled():
         for stem, figure in experiment.figures(results).items():
             note = [f"{problems_and_seeds(results)} {experiment.drawn}".strip(), command(results)]
