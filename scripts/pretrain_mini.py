@@ -307,15 +307,16 @@ def main(out: Path = MINI, run: Path = RUN, steps: int = 3000, batch: int = 96, 
     """Pretrain the backbone into `out`, with `batch` texts a step; its checkpoints and losses are in `run`."""
     begin = Run.resume if (run / CONFIG).exists() else Run.create
     with begin(run, yaml.safe_dump({"steps": steps, "batch": batch})) as kept:
-        work, newest = Pretraining(steps, batch), kept.latest_checkpoint()
-        done = 0 if newest is None else work.load(newest)
+        work, start = Pretraining(steps, batch), kept.latest_checkpoint()
+        done = 0 if start is None else work.load(start)
         with bar("pretraining", steps, done, where=run) as progress:
             for step in range(done, steps):
                 loss = work.step(step)
                 kept.log(step + 1, {"loss": loss})
                 progress.advance(note=f"loss {loss:.4f}")
                 if (step + 1) % save_every == 0 or step + 1 == steps:
-                    newest = kept.save_checkpoint(step + 1, work.save)
+                    kept.save_checkpoint(step + 1, work.save)
+        newest = kept.latest_checkpoint()
     out.mkdir(parents=True, exist_ok=True)
     for file in (newest / "model").iterdir() if newest else ():
         atomic_write(out / file.name, file.read_bytes())
