@@ -20,6 +20,7 @@ import os
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,9 +88,6 @@ class Figure:
     target: str = ""
 
 
-# ------------------------------------------------------------------------------------------------------- measuring
-
-
 def compete(contests: Iterable[Contest], rounds: int, warmups: int = 1) -> list[Timing]:
     """Time every way of every contest, `warmups` rounds uncounted and `rounds` that count, and print each time."""
     contests = list(contests)
@@ -98,7 +96,9 @@ def compete(contests: Iterable[Contest], rounds: int, warmups: int = 1) -> list[
     assert len(seconds) == len(ways), "two contests have the same name"
     for turn in range(-warmups, rounds):
         for contest in contests:
-            for way in rotated(list(contest.ways), turn):
+            order = deque(contest.ways)
+            order.rotate(-turn)  # each begins once
+            for way in order:
                 took = timed(contest.ways[way])
                 label = f"round {turn + 1}/{rounds}" if turn >= 0 else "warm-up"
                 note(f"{label}: {contest.name}, {way}: {took:.4g} s")
@@ -107,19 +107,9 @@ def compete(contests: Iterable[Contest], rounds: int, warmups: int = 1) -> list[
     timings = []
     for contest, way in ways:
         own, first = seconds[contest.name, way], seconds[contest.name, next(iter(contest.ways))]
-        timings.append(Timing(contest.name, way, own, ratios(own, first), contest.amount, contest.unit))
+        ratios = [mine / other for mine, other in zip(own, first, strict=True)]
+        timings.append(Timing(contest.name, way, own, ratios, contest.amount, contest.unit))
     return timings
-
-
-def rotated(ways: list[str], turn: int) -> list[str]:
-    """The ways, beginning one further in each round."""
-    start = turn % len(ways)
-    return ways[start:] + ways[:start]
-
-
-def ratios(seconds: Sequence[float], first: Sequence[float]) -> list[float]:
-    """Of every round: how many times as long as the first way."""
-    return [own / other for own, other in zip(seconds, first, strict=True)]
 
 
 def timed(work: Work) -> float:
@@ -156,9 +146,6 @@ def note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# --------------------------------------------------------------------------------------------------- the command line
-
-
 def options(doc: str, rounds: int = 5) -> argparse.ArgumentParser:
     """The options that every benchmark has; it may add its own."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -178,9 +165,6 @@ def read(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
     torch.manual_seed(0)
     return arguments
-
-
-# --------------------------------------------------------------------------------------------------------- the report
 
 
 @dataclass
@@ -229,9 +213,6 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load_at_the_start": os.getloadavg()[0],
     }
-
-
-# --------------------------------------------------------------------------------------------------------- the tables
 
 
 def tables(content: Mapping[str, Any]) -> str:
@@ -285,10 +266,8 @@ def markdown(rows: Sequence[Sequence[str]], align: str) -> str:
     widths = [max(3, *(len(row[column]) for row in rows)) for column in range(len(align))]
 
     def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.rjust(width) if side == "r" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, align, strict=True)
-        ]
+        columns = zip(row, widths, align, strict=True)
+        cells = [cell.rjust(width) if side == "r" else cell.ljust(width) for cell, width, side in columns]
         return f"| {' | '.join(cells)} |"
 
     rule = [f"{'-' * (width - 1)}{':' if side == 'r' else '-'}" for width, side in zip(widths, align, strict=True)]

@@ -64,9 +64,6 @@ def questions(model: Tyler, count: int, longest: int = 120) -> list[Question]:
     return asked
 
 
-# ------------------------------------------------------------------------------------------------------- the server
-
-
 @dataclass
 class Running:
     """A server process."""
@@ -114,9 +111,6 @@ async def status_of(running: Running) -> int:
         return (await asked(running, "GET", "/health/ready"))[0]
     except OSError:
         return 0
-
-
-# ------------------------------------------------------------------------------------------------------ the clients
 
 
 @asynccontextmanager
@@ -201,9 +195,6 @@ async def crowd(running: Running, pool: Sequence[Question], requests: int, seed:
     return outcomes
 
 
-# ------------------------------------------------------------------------------------------------------------ speed
-
-
 def speed(model: Tyler, running: Running, pool: Sequence[Question], rounds: int) -> tuple[list[Any], list[Figure]]:
     """The engine alone, whole answers and streams on the same questions, and the time until a stream's first token."""
     batch = [pool[index % len(pool)] for index in range(CLIENTS)]
@@ -245,18 +236,14 @@ def speed(model: Tyler, running: Running, pool: Sequence[Question], rounds: int)
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- load
-
-
 def endured(running: Running, pool: Sequence[Question], requests: int) -> list[Figure]:
     """Clients that come and go: what they were told, and whether memory grows over the last three quarters."""
     asyncio.run(crowd(running, pool, requests // 4, seed=1))
     before = running.memory
     outcomes = asyncio.run(crowd(running, pool, requests - requests // 4, seed=2))
     growth = (running.memory - before) / 2**20
-    odd = {
-        name: count for name, count in outcomes.counts.items() if name not in ("same", "went", *map(str, DOCUMENTED))
-    }
+    fine = {"same", "went", *map(str, DOCUMENTED)}
+    odd = {name: count for name, count in outcomes.counts.items() if name not in fine}
     assert not odd and running.process.poll() is None, outcomes.counts
     of = f"{requests} requests"
     return [

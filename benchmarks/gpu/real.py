@@ -82,9 +82,6 @@ def config_of(training: Training, setup: Setup) -> Config:
     return training.config(PRESET, SEED, more)
 
 
-# ---------------------------------------------------------------------------------------------- the model, its problems
-
-
 def pieces_of(setup: Setup) -> list[Path]:
     """The carried parts of the model's file."""
     return sorted(setup.carried.glob("smollm2-*/piece"))
@@ -144,9 +141,6 @@ def trainer_of(training: Training, config: Config, setup: Setup, backbone: Backb
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
     model.policy.add_lora(lora)
     return SftTrainer(model, known, config.sft, development)
-
-
-# ------------------------------------------------------------------------------------------------------- trainings
 
 
 def train(row: str, training: Training, steps: int, setup: Setup) -> Iterator[Finding]:

@@ -61,9 +61,6 @@ def steps(setup: Setup) -> list[Step]:
     ]
 
 
-# --------------------------------------------------------------------------------------------------------- tiny models
-
-
 def in_float32(family: str, setup: Setup) -> Iterator[Finding]:
     """Decoding, replay, and a step of both stages, against the transcription on the CPU."""
     model = tiny.build(family, tiny.SEEDS[family], device=setup.device)
@@ -175,9 +172,6 @@ def distance(gradients: Gradients, exact: Gradients) -> float:
 def papers_verifier() -> AbstractContextManager[object]:
     """While inside, random models are right about every other time, as in the tests of Stage 2."""
     return patch.object(verdicts, "grade", papers_stage2.verdict)
-
-
-# ---------------------------------------------------------------------------------------------------------------- mini
 
 
 def mini(dtype: str, setup: Setup) -> Iterator[Finding]:

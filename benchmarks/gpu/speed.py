@@ -104,9 +104,6 @@ def copy(setup: Setup) -> Iterator[Finding]:
     yield Figure("weights", backbone(setup).id, weights / 1e9, "GB")
 
 
-# ------------------------------------------------------------------------------------------------------------ training
-
-
 def fine_tuning(setup: Setup) -> Iterator[Finding]:
     """A step of SFT: tokens a second and memory, beside transformers and peft with the batch in one padded piece."""
     batch = examples(setup)
@@ -183,9 +180,6 @@ def peak_memory(what: str, work: Callable[[], object]) -> float | None:
 def memory_figure(what: str, way: str, peak: float | None) -> list[Figure]:
     """The peak as a figure, where it was measured."""
     return [Figure(f"{what}: peak memory", way, peak / 1e9, "GB")] if peak else []
-
-
-# ------------------------------------------------------------------------------------------------------------ decoding
 
 
 def decoding(rows: int, setup: Setup) -> Iterator[Finding]:

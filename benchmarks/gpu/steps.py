@@ -111,9 +111,6 @@ def progress(run: Path, prefix: str, what: str = "") -> Iterator[Figure]:
             yield Figure(name.replace("_", " "), what, median(values), unit)
 
 
-# ------------------------------------------------------------------------------------------------------------ results
-
-
 @dataclass
 class Results:
     """The findings of a part so far, by step."""
@@ -187,9 +184,6 @@ def page(content: dict[str, Any]) -> str:
         lines += ["", tables(step)] if step["timings"] or step["figures"] else []
         lines += ["```", step["error"], "```"] if "error" in step else []
     return "\n".join(lines) + "\n"
-
-
-# ------------------------------------------------------------------------------------------------------------ running
 
 
 def run(part: str, setup: Setup, only: Sequence[str] = ()) -> int:
