@@ -37,9 +37,8 @@ def added(path: nn.Module, x: Tensor) -> Tensor:
     return x @ path.a[len(path.a) // 2 :].T @ path.b[:, path.b.shape[1] // 2 :].T  # type: ignore[operator, index]
 
 
-def check_close(one: Tensor, other: Tensor) -> None:
-    assert one.shape == other.shape
-    assert (one - other).abs().max() < 1e-4
+def are_close(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((one - other).abs().max() < 1e-4)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
@@ -59,20 +58,20 @@ def test_the_parts_of_two_workers_are_the_whole(kind: str, kv_heads: int) -> Non
     x = torch.randn(8, DIM, generator=draw)
     expected = {name: x @ a.T @ b.T for name, (a, b) in adapter.items()}
     whole = added(path_of(kind, None, adapter, kv_heads), x)
-    check_close(whole, torch.cat(list(expected.values()), dim=-1))
+    assert are_close(whole, torch.cat(list(expected.values()), dim=-1))
     first, second = (path_of(kind, rank, adapter, kv_heads) for rank in (0, 1))
     if kind == "o_proj":
         parts = added(first, x[:, : DIM // 2]) + added(second, x[:, DIM // 2 :])
-        check_close(parts, whole)
+        assert are_close(parts, whole)
         return
     for place, output in enumerate(expected.values()):
         sizes = first.output_partition_sizes
         mine, theirs = (added(path, x).split(sizes, dim=-1)[place] for path in (first, second))
         if mine.shape[-1] == output.shape[-1]:  # one key head for both
-            check_close(mine, output)
-            check_close(theirs, output)
+            assert are_close(mine, output)
+            assert are_close(theirs, output)
         else:
-            check_close(torch.cat([mine, theirs], dim=-1), output)
+            assert are_close(torch.cat([mine, theirs], dim=-1), output)
 
 
 def test_a_batch_without_calls_takes_the_columns_of_the_policy_alone() -> None:
@@ -90,6 +89,6 @@ def test_a_batch_without_calls_takes_the_columns_of_the_policy_alone() -> None:
             for reader in (0, 1):
                 path.readers = torch.eye(2)[reader].expand(8, 2)
                 read[has_calls, reader] = path(x)[0]
-        check_close(read[True, 0], read[False, 0])
+        assert are_close(read[True, 0], read[False, 0])
         assert torch.equal(read[False, 0], read[False, 1]), "no mask is read"
         assert (read[True, 0] - read[True, 1]).abs().max() > 1
