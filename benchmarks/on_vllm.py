@@ -60,8 +60,8 @@ def plain(
     """How vLLM's own class decodes a case, and the bytes of a token."""
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    settings |= {"dtype": "float32", "max_num_seqs": slots, "kv_cache_memory_bytes": KV, "skip_tokenizer_init": True}
-    llm = LLM(tyler.backbone.exported(), **settings)
+    settings |= {"dtype": tyler.backbone.dtype, "max_num_seqs": slots, "kv_cache_memory_bytes": KV}
+    llm = LLM(tyler.backbone.exported(), skip_tokenizer_init=True, **settings)
 
     def answer(case: Case, run: int) -> object:
         params = SamplingParams(temperature=0, max_tokens=case.tokens, ignore_eos=True, detokenize=False)
@@ -135,7 +135,7 @@ def serve(given: argparse.Namespace) -> None:
     """Decode the cases that are named on stdin, and print the seconds of each; an empty line asks for bytes."""
     from tyler import Tyler
 
-    tyler = Tyler.from_pretrained(given.model, dtype="float32")
+    tyler = Tyler.from_pretrained(given.model, dtype=given.dtype)
     settings = {"enforce_eager": given.eager, "max_model_len": min(1024, tyler.backbone.max_positions)}
     answer, held = (plain if given.kind == "plain" else ours)(tyler, max(*given.batches, CALLING), settings)
     for run, line in enumerate(sys.stdin):
@@ -200,6 +200,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--model", default="smollm2-tyler")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
     given = read(parser)
