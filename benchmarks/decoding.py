@@ -15,6 +15,8 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -55,7 +57,8 @@ def decoded(model: Tyler, requests: Sequence[Request]) -> Tokens:
 
 def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
     ids = torch.tensor(asked)
-    out = model.backbone.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new)
+    generate: Any = model.backbone.model.generate
+    out = generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new)
     return out[:, ids.shape[1] :].tolist()
 
 
@@ -106,7 +109,7 @@ def dtypes(name: str, batch: int, new: int, rounds: int) -> Iterator[Timing]:
     for dtype in ("float32", "bfloat16", "float16"):
         model = build(name, dtype)
         requests = [Request(one, Never(), max_new_tokens=new) for one in prompts(batch)]
-        ways[dtype] = on_processor(lambda model=model, requests=requests: decoded(model, requests))
+        ways[dtype] = on_processor(partial(decoded, model, requests))
     yield from compete([Contest(f"dtypes, batch {batch}", ways, batch * new, "tokens")], rounds)
 
 
@@ -118,7 +121,7 @@ def depth(model: Tyler, rounds: int) -> Iterator[Figure]:
     costs: dict[int, list[float]] = {context: [] for context in (SHALLOW, min(DEEP, model.backbone.max_positions // 2))}
     for turn in range(-1, rounds):
         for context, found in costs.items():
-            request = Request(*prompts(1, context), router, max_new_tokens=2 * (GAP + stretch) + LATER + 1)
+            request = Request(prompts(1, context)[0], router, max_new_tokens=2 * (GAP + stretch) + LATER + 1)
             events = engine.stream([request])
             moments = [time.perf_counter() for event in events if isinstance(event, TokenEvent)]
             first, middle, last = (moments[2 * GAP - 1 + stretch * part] for part in range(3))

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, Qwen3Config
+from transformers import GenerationConfig, PreTrainedConfig
 
 from tyler import GLOBAL, PROCEDURE, STATE, Tyler
 from tyler.modeling.architectures import MINI, located
@@ -34,7 +34,7 @@ def shaped(id: str, dtype: str = "auto", device: str = "cpu") -> Backbone:
     return filled(id, architecture(id), resolve_dtype(dtype, where), where)
 
 
-def filled(id: str, config: Qwen3Config, dtype: torch.dtype, device: torch.device) -> Backbone:
+def filled(id: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> Backbone:
     """The architecture with weights drawn in place."""
     config.eos_token_id = None
     model = skeleton(config, dtype)

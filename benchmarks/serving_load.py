@@ -57,10 +57,10 @@ def questions(model: Tyler, count: int, longest: int = 120) -> list[Question]:
     for index in range(count):
         eggs, budget = 5 + index, (None, 0, 1, 3)[index % 4]
         text = f"Tom has {eggs} eggs and buys {index % 7 + 2} more. " * (index % 3 + 1) + "How many eggs are there?"
-        settings = {"budget": budget, "max_new_tokens": longest // (1 + index % 5)}
-        request = replace(model.request(text, **settings), max_generated=settings["max_new_tokens"])
+        most = longest // (1 + index % 5)
+        request = replace(model.request(text, budget=budget, max_new_tokens=most), max_generated=most)
         (answer,) = model.shared_engine.run([request])  # a server's limit counts latents too
-        asked.append(Question(text, budget, settings["max_new_tokens"], answer.text))
+        asked.append(Question(text, budget, most, answer.text))
     return asked
 
 

@@ -54,10 +54,10 @@ class Seen:
 def malformed(model: str, luck: random.Random) -> bytes:
     """A body that is nearly a request."""
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 4}
-    values = (None, -1, 1e300, [], {}, "x" * 300, [[1]], {"type": "json_schema"}, {"a": {"b": [0] * 50}}, "\ud800")
+    odd: Any = (None, -1, 1e300, [], {}, "x" * 300, [[1]], {"type": "json_schema"}, {"a": {"b": [0] * 50}}, "\ud800")
     for _ in range(luck.randint(1, 3)):
         fields = (*body, "n", "stop", "logit_bias", "response_format", "tyler", "temperature", luck.choice("abc") * 9)
-        body[luck.choice(fields)] = luck.choice(values)
+        body[luck.choice(fields)] = luck.choice(odd)
     text = json.dumps(body).encode()
     if luck.random() < 0.3:
         at = luck.randrange(len(text))

@@ -10,7 +10,7 @@ import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import tyro
@@ -118,7 +118,7 @@ class Blocks:
         window = completion[start : start + 10 + length]
         if kind == "ahead":
             skip = rng.randint(0, 2)
-            vectors = [(token,) for token in window[skip : skip + length]]
+            vectors: list[tuple[int, ...]] = [(token,) for token in window[skip : skip + length]]
         elif kind == "ending":
             vectors = [(token,) for token in completion[max(start, len(completion) - length - 1) : -1]]
         elif kind == "mixed":
@@ -173,7 +173,8 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, count: int) -> list[Text]:
     chats = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     prompts = tokenizer(chats)["input_ids"]
     completions = tokenizer([e.completion for e in examples])["input_ids"]
-    cues = dict(zip(STYLES, tokenizer.convert_tokens_to_ids([f"Ġ{cue}" for cue in CUES]), strict=True))
+    vocab = tokenizer.get_vocab()
+    cues = {style: vocab[f"Ġ{cue}"] for style, cue in zip(STYLES, CUES, strict=True)}
     return [
         Text(p, [*c, tokenizer.eos_token_id], cues[e.style])
         for p, c, e in zip(prompts, completions, examples, strict=True)
@@ -214,17 +215,17 @@ def collate(rows: list[list[Position]]) -> list[Tensor]:
 def loss_of(model: Qwen3ForCausalLM, batch: list[Tensor], weights: Tensor) -> Tensor:
     """Cross-entropy of the completions' visible tokens, summed with a weight [vocab] per token."""
     labels, mixed, weight, noise, foreign = batch
-    table = model.get_input_embeddings()
+    table: Any = model.get_input_embeddings()
     embeddings = table(mixed[..., 0])
     if foreign.any():
         vectors = (table.weight.detach()[mixed] * weight[..., None]).sum(2)
         spread = table.weight.detach().std()
         vectors += noise[..., None] * spread * torch.randn(vectors.shape)
         embeddings = torch.where(foreign[..., None], vectors, embeddings)
-    hidden = model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, :-1]
+    hidden = model.base_model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, :-1]
     wanted = labels[:, 1:]
     known = wanted != IGNORED
-    return cross_entropy(model.lm_head(hidden[known]), wanted[known], weights, reduction="sum")
+    return cross_entropy(model.get_output_embeddings()(hidden[known]), wanted[known], weights, reduction="sum")
 
 
 def schedule(step: int, steps: int) -> float:

@@ -7,14 +7,13 @@ on at the next call. Finished models are published in half precision.
 A rehearsal takes SmolLM2 and its problems too where the carried folder has them, else `mini` and its own.
 """
 
-import functools
 import pickle
 import tarfile
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -36,7 +35,7 @@ from tyler.training.stage1 import Stage1Trainer, new_operators
 from tyler.training.teacher_forcing import Trace
 from tyler.training.traces import load_development, load_traces
 
-NAME = "smollm2"
+NAME: Final = "smollm2"
 PRESET, SEED = "smollm2-135m", 42
 STEPS = (250, 1_000, 2_500)
 """Steps of the study's curve."""
@@ -105,7 +104,7 @@ def fetched(setup: Setup) -> Iterator[Finding]:
     yield Figure("weights", loaded(setup).id, size / 1e6, "MB")
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def loaded(setup: Setup) -> Backbone:
     """The backbone."""
     config = config_of(next(iter(trainings(STEPS[0]).values())), setup)
@@ -124,7 +123,7 @@ def prepared(setup: Setup) -> Iterator[Finding]:
         yield Figure(f"{name} traces", "tokens, the median", median(tokens), "")
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def traces(setup: Setup) -> Traces:
     """Training and development traces, as they were prepared."""
     known: Traces = pickle.loads((setup.work / "traces.pickle").read_bytes())

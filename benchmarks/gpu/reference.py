@@ -33,10 +33,10 @@ def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> 
     return examples
 
 
-def full_graph(model: Tyler, examples: Sequence[Trace], num_targets: int | None = None) -> None:
+def full_graph(model: Tyler, examples: Sequence[Trace], num_targets: int | None = None) -> Tensor:
     """Stage 1 as the equations are written, in one graph: every block reads its whole context, every logit exists.
 
-    The loss is divided by `num_targets`, by default the examples' own.
+    Returns the loss, divided by `num_targets`, by default the examples' own.
     """
     backbone, synthesizer = model.backbone, model.synthesizer.decoder
     num_targets = num_targets or sum(len(example.target_ids) for example in examples)
@@ -59,3 +59,4 @@ def full_graph(model: Tyler, examples: Sequence[Trace], num_targets: int | None 
         targets = torch.tensor(example.target_ids, device=backbone.device)
         total = total + torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum") / num_targets
     total.backward()
+    return total

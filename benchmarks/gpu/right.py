@@ -87,9 +87,8 @@ def in_float32(family: str, setup: Setup) -> Iterator[Finding]:
 
 def in_bfloat16(family: str, setup: Setup) -> Iterator[Finding]:
     """The same with weights in bfloat16: how far off the GPU is, and how far a CPU."""
-    there, here = (
-        tiny.build(family, tiny.SEEDS[family], device=device, dtypes=ROUNDED) for device in (setup.device, "cpu")
-    )
+    devices = setup.device, "cpu"
+    there, here = (tiny.build(family, tiny.SEEDS[family], device=device, dtypes=ROUNDED) for device in devices)
     requests = [
         request for request in asking.CASES.values() if request.sampling == Sampling(1.0, seed=request.sampling.seed)
     ]
@@ -104,9 +103,7 @@ def in_bfloat16(family: str, setup: Setup) -> Iterator[Finding]:
     with papers_verifier():
         _, rollout, reference = papers_stage2.moved_policy(family, dtypes=EXACT)
         exact_gradients = second_stage_by_sums(family, EXACT, rollout)
-        offs = [
-            second_stage_off(family, device, rollout, reference, exact_gradients) for device in (setup.device, "cpu")
-        ]
+        offs = [second_stage_off(family, device, rollout, reference, exact_gradients) for device in devices]
         yield near("Stage 2: gradients", *offs, FLOORS["gradients"])
 
 

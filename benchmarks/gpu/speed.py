@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, Qwen3Config
@@ -146,15 +147,15 @@ def trained(
     """Peak memory, gradients and time of the ways that fit."""
     fitting, sums = {}, {}
     for way, work in ways.items():
-        peak = peak_memory(f"{what}, {way}", lambda work=work, way=way: sums.update({way: gradients(learned, work)}))
+        step = functools.partial(lambda way, work: sums.update({way: gradients(learned, work)}), way, work)
+        peak = peak_memory(f"{what}, {way}", step)
         if peak is not None:
             yield from memory_figure(what, way, peak)
             fitting[way] = work
     if len(sums) > 1:
         ours, theirs = sums.values()
-        yield Check(
-            f"{what}: gradients against transformers + peft", float((ours - theirs).norm() / theirs.norm()), SAME
-        )
+        off = float((ours - theirs).norm() / theirs.norm())
+        yield Check(f"{what}: gradients against transformers + peft", off, SAME)
     sums.clear()
     tokens = sum(len(example.prompt_ids) + len(example.target_ids) for example in batch)
     yield from compete([Contest(f"{what}: {len(batch)} traces", fitting, tokens, "tokens")], rounds)
@@ -194,14 +195,13 @@ def decoding(rows: int, setup: Setup) -> Iterator[Finding]:
 
         return work
 
-    ways = {"engine": decode(0), "generate": functools.partial(generate, model, given, rows), "with 5 calls": decode(5)}
+    ways = {"engine": decode(0), "generate": lambda: generate(model, given, rows), "with 5 calls": decode(5)}
     peaks = {way: peak_memory(f"{rows} rows, {way}", work) for way, work in ways.items()}
     for way, peak in peaks.items():
         yield from memory_figure(f"{rows} rows", way, peak)
     fitting = {way: work for way, work in ways.items() if peaks[way] is not None}
-    yield from compete(
-        [Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")], amounts(setup).rounds, warmups=0
-    )
+    contest = Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")
+    yield from compete([contest], amounts(setup).rounds, warmups=0)
 
 
 def requests(given: Amounts, rows: int, calls: int) -> list[Request]:
@@ -216,7 +216,7 @@ def requests(given: Amounts, rows: int, calls: int) -> list[Request]:
 @torch.no_grad()
 def generate(model: Tyler, given: Amounts, rows: int) -> None:
     """transformers' own loop over the same prompts."""
-    base = model.backbone
+    base: Any = model.backbone
     ids = torch.tensor([request.prompt_ids for request in requests(given, rows, 0)], device=base.device)
     count = given.new_tokens
     config = GenerationConfig(max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)

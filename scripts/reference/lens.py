@@ -51,7 +51,7 @@ def tested(record: Survey) -> str:
 
 def beside(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:
     """Tables of two columns with the same first one, as one."""
-    of_each = [dict(rows[1:]) for rows in columns.values()]
+    of_each = [{row[0]: row[1] for row in rows[1:]} for rows in columns.values()]
     names = list(dict.fromkeys(name for rows in of_each for name in rows))
     return markdown([(title, *columns), *((name, *(rows.get(name, "–") for rows in of_each)) for name in names)])
 
