@@ -33,6 +33,8 @@ def train(path: Path, *overrides: str) -> Path:
                     "outcome": "wrong" if member else "correct",
                     "reward": 1.0 - member,
                 }
+                if step == 2:  # as where no grader answered in time, and with it no reward
+                    line |= {"outcome": None, "reward": None} if member else {"reward": None}
                 run.log_trajectories(step, [line])
         run.save_checkpoint(3, lambda folder: None)
     return path
@@ -48,6 +50,8 @@ def test_the_page_of_one_run_has_its_curves_rollouts_and_settings(tmp_path: Path
         assert title in page.text
     assert text.count("data:image/svg+xml") == 4 and "Stage 2, finished at step 3 of 3" in page.text
     assert 'So <span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;5&lt;/b&gt;' in text
+    for said in ("2 rollouts, mean reward 0.50", "2 rollouts, left out of its group", "reward 1.00, 1 invocation"):
+        assert said in page.text
     assert "grpo.budget" in page.text and 'href="trajectories.jsonl.gz"' in text
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
 

@@ -518,6 +518,19 @@ def test_a_record_is_one_line_whatever_is_in_its_text(tmp_path: Path, separator:
     assert read_jsonl(tmp_path / "trajectories.jsonl.gz") == [{"step": 1, "text": f"one{separator}two"}]
 
 
+def test_compressed_records_are_read_up_to_where_a_kill_cut_them(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", "seed: 1\n") as run:
+        for step in (1, 2):
+            run.log_trajectories(step, [{"text": f"answer {step}"}])
+    file = tmp_path / "run" / "trajectories.jsonl.gz"
+    whole, records = file.read_bytes(), read_jsonl(file)
+    assert len(records) == 2
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        found = read_jsonl(file)
+        assert found == records[: len(found)] and len(found) >= (length > len(whole) - 8)
+
+
 def test_a_log_line_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"st')
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is damaged"):

@@ -1,5 +1,6 @@
 """Rewards: the built-in ones, functions of one's own, and what each wrong one is told."""
 
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -85,6 +86,25 @@ def test_a_function_of_a_file_takes_its_columns_and_is_weighed_beside_the_others
 def test_none_leaves_an_answer_out(source: Any) -> None:
     total, _, _ = scored([{"name": "verifier"}, {"path": source("print('heard'); return [None, 1]")}])
     assert total.isnan().tolist() == [True, False]
+    total, _, _ = scored([{"name": "verifier"}, {"path": source("return [None, 1]"), "weight": 0.0}])
+    assert total.tolist() == [1.0, 0.0], "what is only reported leaves nothing out"
+
+
+@pytest.mark.parametrize("given", ["torch.tensor([2.0, 3.0])", "[torch.tensor(2.0), torch.tensor(3.0)]"])
+def test_a_function_may_give_tensors(given: str, source: Any) -> None:
+    total, _, _ = scored([{"path": source(f"import torch; return {given}")}])
+    assert total.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["rewards", "loop", "packing"])
+def test_a_module_of_ones_own_hides_behind_none_of_tylers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text("def mine(completions):\n    return [2.0] * len(completions)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as an interactive Python has it
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    assert scored([{"path": f"{name}:mine"}])[0].tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +114,12 @@ def test_none_leaves_an_answer_out(source: Any) -> None:
         ("return [1.0]", r"'f' gave 1 values for 2 answers"),
         ("return [1.0, math.nan]", r"'f' gave nan for answer 2 of 2"),
         ("return ['good', 1]", r"'f' gave .*good.* for answer 1 of 2"),
+        ("return [1, '0.5']", r"'f' gave '0.5' for answer 2 of 2; give a number below 1e\+15"),
+        ("return [1, 10 ** 400]", r"'f' gave 1000.{75}0 for answer 2 of 2"),
+        ("return [1, -1e20]", r"'f' gave -1e\+20 for answer 2 of 2"),
         ("return 3", r"mine.py:f gave 3; it must give a list"),
+        ("return '10'", r"mine.py:f gave '10'; it must give a list"),
+        ("return {1: 'a', 2: 'b'}", r"mine.py:f gave \{1: 'a', 2: 'b'\}; it must give a list"),
         ("os._exit(3)", r"the process of the reward .*mine.py:f ended \(exit code 3\)"),
     ],
 )
@@ -119,9 +144,10 @@ def test_what_is_not_there_is_refused_before_anything_is_loaded(source: Any, tmp
     ):
         with pytest.raises(RewardError, match=fault):
             with_sources(Config(rewards=(RewardConfig(path=path),)))
-    wanting = source("return [1, 1]", "completions, sucess")
-    with pytest.raises(RewardError, match=r"'f' asks for the column 'sucess', which does not exist; there are prompts"):
-        with_sources(Config(rewards=(RewardConfig(path=wanting),)))
+    unknown = r"'f' asks for the column 'sucess', which does not exist; there are prompts"
+    for wanting in ("completions, sucess", "completions, sucess, **others"):
+        with pytest.raises(RewardError, match=unknown):
+            with_sources(Config(rewards=(RewardConfig(path=source("return [1, 1]", wanting)),)))
 
 
 def test_functions_of_this_process_are_rewards_too() -> None:

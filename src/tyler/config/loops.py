@@ -196,7 +196,7 @@ class ObjectiveConfig(Section):
     packages: tuple[str, ...] = ("numpy",)
     """Packages of this environment that programs of the reward `code` may import, beside Python's own."""
     reward_seconds: Rate = 60.0
-    """Seconds that all rewards of a step may take together; what is graded later has no verdict."""
+    """Seconds for a step's verdicts, and for each function: what is graded later has none, a slower function fails."""
     on_fault: Literal["leave_out", "resample"] = "leave_out"
     """What becomes of an answer that could not be judged (a time-out, no sandbox, an unreadable gold answer): it is
     left out of its group, or drawn again first."""

@@ -165,23 +165,29 @@ def _rollouts(run: TrainingRun, folder: Path) -> dict[str, Any]:
     }
 
 
-def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _group(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    members = [{**line, "outcome": Outcome(line["outcome"] or "timeout")} for line in lines]  # null: not graded in time
     return {
         "title": f"Step {members[0]['step']}: {members[0]['problem']}",
-        "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(member['reward'] for member in members):.2f}",
-        "badges": badges([Outcome(member["outcome"]) for member in members]),
+        "about": f"{counted(len(members), 'rollout')}, {_rewarded('mean reward', members)}",
+        "badges": badges([member["outcome"] for member in members]),
         "members": [
             {
-                "style": style_of(Outcome(member["outcome"])),
+                "style": style_of(member["outcome"]),
                 "traced": as_html(
                     member["text"],
                     [Invocation(call[0], call[1], call[2], 0, call[3]) for call in member["invocations"]],
                 ),
-                "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
+                "about": f"{_rewarded('reward', [member])}, {counted(len(member['invocations']), 'invocation')}",
             }
             for member in members
         ],
     }
+
+
+def _rewarded(name: str, members: Sequence[Mapping[str, Any]]) -> str:
+    known = [member["reward"] for member in members if member["reward"] is not None]
+    return f"{name} {fmean(known):.2f}" if known else "left out of its group"
 
 
 def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Logs of JSON lines: what a record may hold, and reading what a kill cut short."""
 
-import gzip
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from tyler.runs.checkpoints import RunError
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The records of a log, without a last line that a kill cut short. Raises ValueError for a line that is no JSON."""
     content = Path(path).read_bytes()
-    if Path(path).suffix == ".gz":
-        content = gzip.decompress(content)
+    members, content = (content, b"") if Path(path).suffix == ".gz" else (b"", content)
+    while members:
+        member = zlib.decompressobj(wbits=31)  # gzip's; the last one may be cut short
+        content, members = content + member.decompress(members), member.unused_data
     *lines, _ = content.split(b"\n")  # str.splitlines would part a record at U+2028 in its text
     return [parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 

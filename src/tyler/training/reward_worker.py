@@ -1,13 +1,13 @@
 """The process behind `rewards.RewardFunction`: it loads one function and calls it with what comes through a pipe.
 
 Run as a script, with the source, the function's name and the pipe's descriptor, and without torch. A reply is a pair:
-what was asked for, or None and what went wrong. The first, before any columns, are the function's parameters (None:
-any).
+what was asked for, or None and what went wrong. The first, before any columns, are the function's parameters.
 """
 
 import importlib
 import importlib.util
 import inspect
+import pickle
 import signal
 import sys
 import traceback
@@ -33,12 +33,12 @@ def load(source: str, name: str) -> Any:
     return vars(module)[name]
 
 
-def parameters(function: Any) -> list[tuple[str, bool]] | None:
-    """The parameters that may be given by name, with whether each must be; None where the function takes any."""
-    found = list(inspect.signature(function).parameters.values())
-    if any(one.kind is one.VAR_KEYWORD for one in found):
-        return None
-    return [(one.name, one.default is one.empty) for one in found if one.kind is not one.VAR_POSITIONAL]
+def parameters(function: Any) -> tuple[list[tuple[str, bool]], bool]:
+    """The parameters that are given by name, with whether each must be, and whether the function takes any other."""
+    found = inspect.signature(function).parameters.values()
+    named = [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in found)
+    return [(one.name, one.default is one.empty) for one in named], takes_any
 
 
 def failure(error: BaseException) -> str:
@@ -60,7 +60,7 @@ def main() -> None:
         return
     while True:
         try:
-            pipe.send((function(**pipe.recv()), None))
+            pipe.send_bytes(pickle.dumps((function(**pipe.recv()), None)))  # torch's tensors too
         except EOFError:
             return
         except Exception as error:

@@ -44,6 +44,8 @@ START_SECONDS = 120.0
 """A function may load a model of its own before its first answer."""
 STDERR = 2
 """Where what a function prints goes."""
+LARGEST = 1e15
+"""Of a reward, either way: the squares of larger ones, which a group's deviation needs, leave float32."""
 
 
 class RewardError(ValueError):
@@ -141,11 +143,11 @@ class RewardFunction:
     def __init__(self, path: str, seconds: float) -> None:
         self.path, self.seconds = path, seconds
         source_of(path)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(WORKER), *path.rpartition(":")[::2], str(theirs.fileno())],
+                [sys.executable, "-P", str(WORKER), *path.rpartition(":")[::2], str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=STDERR,
@@ -162,7 +164,7 @@ class RewardFunction:
         with suppress(OSError):  # the process has ended, which its reply says
             self._pipe.send(columns)
         values = self._reply(self.seconds)
-        if not isinstance(values, Iterable):
+        if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
             raise RewardError(f"the reward {self.path} gave {values!r:.80}; it must give a list, a number an answer")
         return list(values)
 
@@ -237,13 +239,13 @@ def checked(title: str, values: list[Any], count: int) -> list[float]:
     found = []
     for place, value in enumerate(values):
         try:
-            number = math.nan if value is None else float(value)
-        except (TypeError, ValueError):
+            number = math.nan if value is None or isinstance(value, str) else float(value)
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if value is not None and not math.isfinite(number):
+        if value is not None and not abs(number) < LARGEST:
             raise RewardError(
-                f"the reward {title!r} gave {value!r} for answer {place + 1} of {count}; give a finite number, or None "
-                "to leave the answer out of its group"
+                f"the reward {title!r} gave {value!r:.80} for answer {place + 1} of {count}; give a number below "
+                f"{LARGEST:.0e}, or None to leave the answer out of its group"
             )
         found.append(number)
     return found
@@ -289,7 +291,7 @@ class Rewards:
         verdicts = self.verifier(problems, answers)
         columns = columns_of(problems, answers, verdicts)
         values = {part.title: torch.tensor(part.values(columns), dtype=torch.float32) for part in self.parts}
-        total = torch.stack([part.weight * values[part.title] for part in self.parts]).sum(dim=0)
+        total = torch.stack([part.weight * values[part.title] for part in self.parts if part.weight]).sum(dim=0)
         return total, values, verdicts
 
 
@@ -306,19 +308,17 @@ def _weighted(one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig,
         return Weighted(one.title, one.weight, built_in[one.name])
     assert one.path is not None, "a reward has a name or a path"
     function = RewardFunction(one.path, objective.reward_seconds)
-    return Weighted(one.title, one.weight, function, wanted_columns(one.title, function.parameters))
+    return Weighted(one.title, one.weight, function, wanted_columns(one.title, *function.parameters))
 
 
-def wanted_columns(title: str, parameters: list[tuple[str, bool]] | None) -> tuple[str, ...] | None:
+def wanted_columns(title: str, parameters: Sequence[tuple[str, bool]], takes_any: bool) -> tuple[str, ...] | None:
     """The columns that a reward takes; None for all. Raises RewardError for an unknown parameter."""
-    if parameters is None:
-        return None
     if missing := [name for name, needed in parameters if needed and name not in COLUMNS]:
         raise RewardError(
             f"the reward {title!r} asks for the column {missing[0]!r}, which does not exist; there are "
             f"{', '.join(COLUMNS)}"
         )
-    return tuple(name for name, _ in parameters if name in COLUMNS)
+    return None if takes_any else tuple(name for name, _ in parameters if name in COLUMNS)
 
 
 def counting(settings: Sequence[RewardConfig], *, operators: bool) -> list[RewardConfig]:
@@ -349,7 +349,7 @@ def _with_source(one: RewardConfig) -> RewardConfig:
     if one.path is None:
         return one
     with closing(RewardFunction(one.path, START_SECONDS)) as function:
-        wanted_columns(one.title, function.parameters)
+        wanted_columns(one.title, *function.parameters)
     return one.model_copy(update={"sha256": hashlib.sha256(source_of(one.path).read_bytes()).hexdigest()})
 
 
