@@ -114,7 +114,7 @@ class Tyler(Independent):
         location: str | Path,
         *,
         revision: str | None = None,
-        backbone: str | None = None,
+        backbone: str | Path | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
     ) -> Self:
@@ -334,7 +334,7 @@ def spread(
 
     Raises ValueError for samplings that are not one for each problem, and for fewer samples than one.
     """
-    if not isinstance(sampling, Sampling | Sequence | None):
+    if isinstance(sampling, str) or not isinstance(sampling, Sampling | Sequence | None):
         raise ValueError(f"sampling={sampling!r}; {A_SAMPLING}")
     samplings = [sampling or Sampling()] * len(problems) if isinstance(sampling, Sampling | None) else list(sampling)
     if len(samplings) != len(problems):

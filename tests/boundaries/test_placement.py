@@ -29,11 +29,12 @@ def marked(text: str) -> str:
 
 
 def assert_marked(expected: str) -> None:
-    """Whether the marks in `expected` are exactly the boundaries of the text without them."""
+    """Whether the marks in `expected` are exactly the boundaries of the text without them, also by the character."""
     text = expected
     for mark in MARKS.values():
         text = text.replace(mark, "")
     assert marked(text) == expected
+    assert_same_in_pieces(text, [])
 
 
 def tokenizer(data_dir: Path, name: str) -> Any:
@@ -151,7 +152,7 @@ def test_a_run_of_blank_lines_is_one_step(gap: str) -> None:
 
 MARKERS = (
     "Step 3:", "STEP 3:", "**Step 3:**", "**Step 3**:", "### Step 3", "### Step 3:", "**Step 3**", "Step 3.",
-    "Step 3 -", "3.", "3)", "  12.", "**3.**", "### 3.",
+    "Step 3 -", "### Step 3 -", "**Step 3 –", "3.", "3)", "  12.", "**3.**", "### 3.",
 )  # fmt: skip
 
 
@@ -232,7 +233,7 @@ FRAGMENTS = (
     "$", "$$", "\\(", "\\)", "\\[", "\\]", "\\\\", "\\$", "\\", "\\begin{align*}", "\\end{align*}", "\\beta", "\\e",
     "`", "``", "```", "```json", "```python\n", "~", "~~~", "[asy]", "[/asy]", '"""', "'''", "def f():",
     "{", "}", "[", "]", ",", ":", '"', '"a":', '"a very long name of a field"',
-    "\n", "\n\n", " ", "  ", "\r\n", "\t", "3. ", "2)", "Step 3:", "### Step 2", "**Step 4:**", "Step", "#", "**", "*",
+    "\n", "\n\n", " ", "  ", "\r\n", "\t", "3. ", "2)", "Step 3:", "### Step 2", "**Step 4:**", "Step", " -", "#", "**", "*",
     "Solution:", "**Solution**", "## Answer", "</think>", "Let me solve", " Let's think step by step.",
     "5", "1.5", "x", "and", ".", "!", "=", "+", "<<", "(", ")",
 )  # fmt: skip

@@ -40,7 +40,15 @@ def plain_draw(logits: torch.Tensor, sampling: Sampling, uniform: float) -> int:
 @pytest.mark.parametrize("flat", [0.01, 3.0])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 1500, "top_p": 0.99}, {"top_p": 0.999}, {"top_k": 1, "top_p": 1e-6}],
+    [
+        {},
+        {"top_k": 50},
+        {"top_p": 0.9},
+        {"top_k": 1500, "top_p": 0.99},
+        {"top_p": 0.999},
+        {"top_k": 1, "top_p": 1e-6},
+        {"top_p": 1e-46},
+    ],
     ids=str,
 )
 def test_a_search_in_two_levels_draws_what_the_plain_way_draws(

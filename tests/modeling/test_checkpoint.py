@@ -244,6 +244,23 @@ def test_a_second_lora_of_the_policy_leaves_theta_and_takes_nothing_over() -> No
     assert torch.equal(decoder.layers[0].self_attn.q_proj.weight, theta["model.layers.0.self_attn.q_proj.weight"])
 
 
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "self_attn.q_proj", "nonsense"])
+def test_a_lora_on_what_decoding_would_not_read_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"no map '{name}' for LoRA; target_modules has .*'v_proj'.*'down_proj'"):
+        LoraSettings(target_modules=("q_proj", name))
+
+
+def test_a_model_in_float64_is_saved_and_loaded_from_a_path_to_its_backbone(tmp_path: Path) -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    tiny.save(model.backbone, tmp_path / "backbone")
+    wide = replace(model, backbone=Backbone.load(tmp_path / "backbone", dtype="float64", device="cpu"))
+    for module in (wide.synthesizer, wide.policy):
+        module.double()
+    wide.save_pretrained(tmp_path / "wide")
+    again = Tyler.from_pretrained(tmp_path / "wide", backbone=tmp_path / "backbone", dtype="float64", device="cpu")
+    assert again.fingerprint() == wide.fingerprint()
+
+
 def on_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run in `folder` whose backbone was given as "bb" there; its newest checkpoint."""
     model = tiny.tyler("qwen3")

@@ -69,7 +69,7 @@ RULES: dict[str, Rule] = {
         side="after",
         after_blank=True,
         headings=(
-            rf"{_LEAD}{_STEP}(?:{_BOLD}[:.)]{_BOLD}|[ \t][-–—])|{_MARKED}{_STEP}{_BOLD}",
+            rf"{_LEAD}{_STEP}(?:{_BOLD}[:.)]{_BOLD}|[ \t][-–—])|{_MARKED}{_STEP}(?![ \t][-–—]){_BOLD}",
             rf"{_LEAD}\d{{1,2}}[.)]{_BOLD}(?=[ \t]+[^ \t\r\n])",
         ),
     ),

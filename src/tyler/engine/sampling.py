@@ -226,7 +226,7 @@ def likeliest(
 
     Bins are weighed, and only the one in which that much is reached is sorted; of equal logits the first come first.
     """
-    limit = torch.tensor(most, dtype=weights.dtype, device=logits.device)
+    limit = torch.tensor(most, dtype=weights.dtype, device=logits.device).clamp_min_(1e-38)  # a double may become 0
     distance = logits.amax(dim=-1, keepdim=True) - logits
     bins = distance.mul_(BINS / RANGE).clamp_(max=BINS - 1).nan_to_num_().long()
     sums = weights.new_zeros(len(logits), BINS).scatter_add_(-1, bins, weights)

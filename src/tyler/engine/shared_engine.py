@@ -208,6 +208,7 @@ class SharedEngine:
 
     def _turn(self) -> None:
         self._take_out()
+        self._take_new_weights()
         if self._calls:
             self._step()
         self._goes_on = False

@@ -72,7 +72,7 @@ class Backbone:
     @classmethod
     def load(
         cls,
-        id: str,
+        id: str | Path,
         *,
         revision: str | None = None,
         dtype: str | torch.dtype = "auto",
@@ -86,7 +86,7 @@ class Backbone:
         ValueError for an unsupported architecture, missing weights, a tokenizer that does not fit, and a dtype or
         device that cannot be had, and FileNotFoundError, with what to do, when the model cannot be found or read.
         """
-        device = resolve_device(device)
+        id, device = str(id), resolve_device(device)
         weights_dtype = resolve_dtype(dtype, device)
         if id.endswith(SUFFIX):
             model, tokenizer = read_gguf(path or id, weights_dtype)

@@ -52,7 +52,7 @@ def load_recorded(
     record: BackboneRecord,
     folder: Path,
     *,
-    instead: str | None,
+    instead: str | Path | None,
     dtype: str | torch.dtype,
     device: str | torch.device | None,
 ) -> Backbone:
@@ -63,7 +63,7 @@ def load_recorded(
     wanted = resolve_dtype(dtype, resolve_device(device))
     compared = torch.promote_types(wanted, DTYPES[record.dtype])  # holds both, and is rounded to what is wanted
     adapters = [folder / name for name in record.merged_adapters]
-    id, path = (record.id, record.locate(folder)) if instead is None else (instead, None)
+    id, path = (record.id, record.locate(folder)) if instead is None else (str(instead), None)
     revision = record.revision if id == record.id else None
     try:
         backbone = load_backbone(id, adapters, revision=revision, dtype=compared, device=device, path=path)

@@ -21,6 +21,7 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tyler.modeling.architectures import ATTENTION, FEED_FORWARD
 from tyler.modeling.backbone import view
 from tyler.modeling.manifest import CheckpointError, read_as, read_object
 from tyler.modeling.merged_adapters import ADAPTER_FILES
@@ -37,7 +38,7 @@ MAX_RANK = 2**16
 class LoraSettings:
     """LoRA on the attention projections; the defaults are the paper's (Table of hyper-parameters).
 
-    Raises ValueError for numbers that no adapter has.
+    Raises ValueError for numbers that no adapter has, and for maps that decoding would not read.
     """
 
     rank: int = 8
@@ -48,6 +49,8 @@ class LoraSettings:
     def __post_init__(self) -> None:
         if not (1 <= self.rank <= MAX_RANK and 1 <= self.alpha <= MAX_RANK and 0 <= self.dropout < 1):
             raise ValueError(f"rank and alpha must be from 1 to {MAX_RANK}, and dropout from 0 to below 1")
+        if unknown := {*self.target_modules} - {*ATTENTION, *FEED_FORWARD}:
+            raise ValueError(f"no map {min(unknown)!r} for LoRA; target_modules has {ATTENTION + FEED_FORWARD}")
 
 
 class OnceRounded(Linear):

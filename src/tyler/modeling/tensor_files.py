@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: exactly those that are expected, in their shapes, finite, in float32 or less."""
+"""The tensors of a checkpoint: exactly those that are expected, in their shapes, finite, in a float dtype."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tyler.modeling.manifest import CheckpointError
 
-DTYPES = ("F32", "F16", "BF16", "F8_E4M3")
+DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3")
 """What is read, as safetensors writes it; all of it becomes float32."""
 SHOWN = 6
 

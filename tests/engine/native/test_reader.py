@@ -251,3 +251,7 @@ def test_prompts_with_different_soft_vectors_are_not_shared() -> None:
     together, alone = run(model, requests), [run(model, [request])[0] for request in requests]
     assert all(same(first, other) for first, other in zip(together, alone, strict=True))
     assert distance(together[0].logprobs[:1], together[1].logprobs[:1]) > 1e-3
+    engine = model.engine(slots=1)
+    engine.keeps_prefixes = True
+    kept = [engine.run([request])[0] for request in requests]
+    assert all(same(first, other) for first, other in zip(kept, alone, strict=True))

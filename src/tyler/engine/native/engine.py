@@ -299,7 +299,7 @@ class Engine(BaseEngine):
         for row in done:
             self.rows.remove(row)
             self._free.append(row.slot)
-            self._kept[row.slot] = row.ids
+            self._kept[row.slot] = row.ids if row.request.soft_prompt is None else []
             for reader in self.readers if row.error is not None else ():
                 reader.wipe(row.slot, min(row.length + self.longest_action, self.room.capacity))
         if done and not self.keeps_prefixes:
