@@ -233,8 +233,8 @@ FRAGMENTS = (
     "$", "$$", "\\(", "\\)", "\\[", "\\]", "\\\\", "\\$", "\\", "\\begin{align*}", "\\end{align*}", "\\beta", "\\e",
     "`", "``", "```", "```json", "```python\n", "~", "~~~", "[asy]", "[/asy]", '"""', "'''", "def f():",
     "{", "}", "[", "]", ",", ":", '"', '"a":', '"a very long name of a field"',
-    "\n", "\n\n", " ", "  ", "\r\n", "\t", "3. ", "2)", "Step 3:", "### Step 2", "**Step 4:**", "Step", " -", "#", "**", "*",
-    "Solution:", "**Solution**", "## Answer", "</think>", "Let me solve", " Let's think step by step.",
+    "\n", "\n\n", " ", "  ", "\r\n", "\t", "3. ", "2)", "Step 3:", "### Step 2", "**Step 4:**", "Step", " -", "#",
+    "**", "*", "Solution:", "**Solution**", "## Answer", "</think>", "Let me solve", " Let's think step by step.",
     "5", "1.5", "x", "and", ".", "!", "=", "+", "<<", "(", ")",
 )  # fmt: skip
 

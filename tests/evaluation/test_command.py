@@ -21,22 +21,23 @@ import scripted
 import tiny
 from damage import change, nudge
 from processes import Started, together
-from stored import write_problems
+from stored import keep, write_problems
 from tyler.cli.main import main
 from tyler.config.sections import EvaluationConfig
 from tyler.evaluation import command as evaluation
+from tyler.evaluation import html_report
 from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
 from tyler.evaluation.options import Answering, EndpointOptions, EvaluationRequest, Matching, Questions
 from tyler.evaluation.pass_at_1 import asking
-from tyler.evaluation.reports import Report
+from tyler.evaluation.reports import Report, by_task
 from tyler.evaluation.store import AnswerStore, read_answers, read_records, verdicts_name
 from tyler.model import Tyler
 from tyler.modeling.tokenizer import load_tokenizer
 from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.runs.environment import processor
-from tyler.tasks import Problem, grader_version
+from tyler.tasks import Outcome, Problem, grader_version
 from tyler.tasks.problem import GradeOptions
 from tyler.tasks.sandbox import sandbox
 
@@ -254,6 +255,8 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
         "mini-boundaries-0.25": EvaluationRequest(answering=Answering(router="boundaries:0.25")),
         "mini-never-budget0": EvaluationRequest(answering=Answering(router="never", budget=0)),
         "mini-temperature0.7-top_p0.95-samples8-seed3": EvaluationRequest(answering=sampled),
+        "mini-64d9f06a": EvaluationRequest(Questions(ids=("a", "b"))),
+        "mini-a1046b6b": EvaluationRequest(Questions(instruction="Be brief.")),
         "mini-endpoint": EvaluationRequest(server=EndpointOptions(endpoint="http://a/v1", model="m")),
         "mini-as-long-as-x-eval-mini": EvaluationRequest(matching=Matching(Path("runs/x-eval/mini"))),
     }
@@ -291,6 +294,25 @@ def test_a_report_says_at_its_top_what_was_evaluated_when_where_and_how(
         assert re.search(rf"<dt>{name}</dt> ?<dd>{text}</dd>", top), name
     numbers = json.loads((output / "report.json").read_text())["made"]
     assert all(re.fullmatch(facts[name], numbers[name]) for name in ("date", "version", "machine", "command"))
+    assert main(["grade", str(output)]) == 0
+    page = (output / "report.html").read_text()
+    top = re.sub(r"\s+", " ", html.unescape(page[: page.index("<table")]))
+    for name in ("problems", "answers", "model"):
+        assert re.search(rf"<dt>{name}</dt> ?<dd>{facts[name]}</dd>", top), name
+
+
+def test_grading_again_keeps_tasks_whose_texts_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [
+        Record(task=task, id="p", gold="5", text=text, outcome=Outcome.CORRECT)
+        for task, text in (("gpqa", None), ("jsonl", "\\boxed{5}"))
+    ]
+    keep(tmp_path, records)
+    html_report.write(by_task(read_records(tmp_path)), tmp_path, "both")
+    before = json.loads((tmp_path / "report.json").read_text())
+    assert main(["grade", str(tmp_path)]) == 0
+    after = json.loads((tmp_path / "report.json").read_text())
+    assert [one["name"] for one in after["reports"]] == [one["name"] for one in before["reports"]]
+    assert after["mean_accuracy"] == before["mean_accuracy"] == 1.0
 
 
 def test_every_key_of_a_configs_evaluation_arrives() -> None:

@@ -138,7 +138,9 @@ def test_answers_are_kept_while_others_are_still_to_come(tmp_path: Path) -> None
 
 def test_an_interrupted_evaluation_goes_on_without_answering_again(tmp_path: Path) -> None:
     dying, again = Dying(2), Scripted()
+    others = [replace(problem, task="gsm8k") for problem in PROBLEMS]
     with AnswerStore(tmp_path, SETTINGS) as store, pytest.raises(Interrupted, match=r"2 of 5 answers .* resumes it"):
+        evaluate(Scripted(), others, store=store)
         evaluate(dying, PROBLEMS, store=store)
     with AnswerStore(tmp_path, SETTINGS) as store:
         report = evaluate(again, PROBLEMS, store=store)

@@ -261,7 +261,7 @@ def test_pairs_are_matched_by_task_and_problem(report: Report) -> None:
     second = changed(changed(report, 0, outcome=Outcome.WRONG), 2, outcome=Outcome.CORRECT).records
     shuffled = [second[index] for index in (4, 2, 0, 1)]  # p3 is missing
     (one,) = comparison.pair(report.records, shuffled)
-    assert (one.task, one.unmatched) == ("jsonl", 1)
+    assert one.task == "jsonl"
     assert (one.counts.count, one.counts.only_first, one.counts.only_second) == (4, 1, 1)
 
 
@@ -269,6 +269,13 @@ def test_tasks_are_compared_one_by_one(report: Report) -> None:
     other = tuple(replace(one, task="gsm8k") for one in report.records)
     pairs = comparison.pair(report.records + other, other + report.records)
     assert [(one.task, one.counts.count, one.counts.difference) for one in pairs] == [("jsonl", 5, 0), ("gsm8k", 5, 0)]
+
+
+def test_a_task_that_only_one_of_them_has_is_said(report: Report, tmp_path: Path, capsys) -> None:
+    other = tuple(replace(one, task="gsm8k") for one in report.records)
+    save([report, Report("Both", report.records + other)], tmp_path, "both")
+    comparison.run(tmp_path / "scripted-reasoner", tmp_path / "both")
+    assert "left out: 5 problems that only one of them answered" in capsys.readouterr().out
 
 
 def test_evaluations_that_cannot_be_compared_are_refused(report: Report) -> None:

@@ -50,6 +50,14 @@ def test_a_request_leaves_a_line_without_its_text(model: Tyler, tmp_path: Path) 
     assert path.stat().st_mode & 0o077 == 0, "no other user may read it"
 
 
+def test_a_replay_is_logged_with_what_it_begins_with(model: Tyler, tmp_path: Path) -> None:
+    branch = {"prompt_ids": tiny.ids(tiny.ODD), "actions": [20, 21]}
+    with serving(model, log=tmp_path / "audit.jsonl") as served:
+        served.post("/api/answers", {"model": NAME, "branch": branch, "max_new_tokens": 4}).read()
+        served.post("/v1/chat/completions", CHAT)
+    assert [one["answers"][0]["branch"] for one in lines_of(tmp_path / "audit.jsonl")] == [[20, 21], None]
+
+
 def test_what_a_client_sends_cannot_push_other_lines_out(model: Tyler, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with serving(model, log=path, max_body=2**20) as served:

@@ -51,6 +51,16 @@ def test_answers_are_json_of_the_schema_with_calls_in_their_middle() -> None:
     assert {call.operator for call in inside} >= {"state"}
 
 
+def test_an_empty_schema_is_any_json() -> None:
+    answers = (
+        tiny.tyler("qwen3")
+        .engine(slots=8)
+        .run([request(TextGrammar.of_schema(words(), {}), sampling=Sampling(1.0, seed=seed)) for seed in range(8)])
+    )
+    found = [json.loads(answer.text) for answer in answers if answer.finish_reason == "eos"]
+    assert found and not all(isinstance(one, dict) for one in found)
+
+
 def test_every_end_token_ends_a_complete_text() -> None:
     """The llama declares two; one of them is also a text, which the grammar may hold."""
     grammar = TextGrammar(words("llama"), "regex", "[0-9]")

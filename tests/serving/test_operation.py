@@ -135,6 +135,7 @@ def test_settings_come_from_a_file_and_flags_go_before_it(tmp_path: Path) -> Non
     file.write_text("model: mini-tyler\nslots: 4\nlog_text: true\nalias: [a, b]\nbudget: null\n")
     found = with_config(["--config", str(file), "--slots", "8"])
     assert found == ["mini-tyler", "--slots", "4", "--log-text", "--alias", "a", "--alias", "b", "--slots", "8"]
+    assert with_config([f"--config={file}", "--slots", "8"]) == found
     assert with_config(["mini", "--config", str(file)])[0] == "mini"
     file.write_text("slots: 4")
     assert with_config(["--port", "1", "mini", "--config", str(file)]) == ["--slots", "4", "--port", "1", "mini"]

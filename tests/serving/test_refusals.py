@@ -73,6 +73,8 @@ REFUSED = [
     (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "needs a schema"),
     (CHAT, {"response_format": {"type": "regex", "pattern": "("}}, "response_format", "regex"),
     (CHAT, {"response_format": {"type": "xml"}}, "response_format.type", "'json_schema'"),
+    (CHAT, {"response_format": {"type": "text", "schema": {}}}, "response_format", "one schema is for"),
+    (CHAT, {"response_format": UNIQUE | {"schema": {}}}, "response_format", "one schema is for"),
     (CHAT, {"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos", "exclude each other"),
     (CHAT, {"response_format": UNIQUE}, "response_format", "uniqueItems"),
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
@@ -211,6 +213,8 @@ def test_another_host_or_page_is_refused_unless_it_is_allowed(served: Served, mo
         assert "--allow-origin" in error_of(served.get("/v1/models", headers=origin), 403)["message"]
     own = served.get("/v1/models", headers={"Origin": served.url})
     assert own.status_code == 200 and "access-control-allow-origin" not in own.headers
+    with serving(model, origins=("*",)) as open_to_all:
+        assert open_to_all.get("/v1/models", headers=page).headers["access-control-allow-origin"] == "*"
     with serving(model, hosts=("tyler.example",), origins=("https://page.example",)) as open_one:
         assert open_one.get("/v1/models", headers={"Host": "tyler.example"}).status_code == 200
         allowed = open_one.get("/v1/models", headers={"Origin": "https://page.example"})

@@ -18,6 +18,8 @@ from stored import interrupt, keep
 from tyler.cli.main import main
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation.answers import Record
+from tyler.evaluation.command import default_folder
+from tyler.evaluation.options import EvaluationRequest
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
@@ -89,6 +91,19 @@ def test_evaluations_are_found_from_within_a_run(run: Path, monkeypatch: pytest.
     for inside, model in ((run, "."), (run, "checkpoints/step-3"), (run / "checkpoints" / "step-3", ".")):
         monkeypatch.chdir(inside)
         assert evaluations_of(Path(model)) == [folder]
+
+
+@pytest.mark.parametrize("model", ["a/stage2", "a/stage2/checkpoints/step-3"])
+def test_evaluations_are_found_where_tyler_eval_puts_them_and_listed_once(
+    model: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, tmp_path / "runs" / "a" / "stage2")
+    named = default_folder(f"runs/{model}", EvaluationRequest())
+    named.parent.mkdir(parents=True)
+    shutil.move(evaluated(run, weights_of(run)), named)
+    assert main(["push", f"runs/{model}", REPO, "--dry-run", "--evaluation", str(named)]) == 0
+    assert capsys.readouterr().out.count("3/4") == 1
 
 
 # ------------------------------------------------------------------------------------------------ there and back

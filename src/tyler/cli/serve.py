@@ -66,8 +66,9 @@ def with_config(argv: Sequence[str]) -> list[str]:
 
     Raises ValueError for a file that is not a mapping of flags to values.
     """
+    argv = [part for one in argv for part in (one.split("=", 1) if one.startswith("--config=") else [one])]
     if "--config" not in argv:
-        return list(argv)
+        return argv
     at = argv.index("--config")
     if at + 1 == len(argv):
         raise ValueError("--config needs a file: --config serve.yaml")

@@ -112,7 +112,9 @@ def default_folder(model: str, request: EvaluationRequest) -> Path:
     parts += [*_named(answering, "temperature", "top_p", "top_k", "samples", "seed", "max_new_tokens")]
     if match is not None:
         parts += ["as-long-as", *match.parts[-2:]]
-    return Path("runs") / f"{_short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", "-".join(parts)).strip("-")
+    if unnamed := [one for one in (questions.ids, questions.instruction) if one]:
+        parts.append(hashlib.sha256(repr(unnamed).encode()).hexdigest()[:8])
+    return Path("runs") / f"{short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", "-".join(parts)).strip("-")
 
 
 def _named(answering: Answering, *names: str) -> Iterator[str]:
@@ -125,7 +127,7 @@ def _named(answering: Answering, *names: str) -> Iterator[str]:
             yield value if isinstance(value, str) else f"{name}{value:g}"
 
 
-def _short_name(model: str) -> str:
+def short_name(model: str) -> str:
     """A model's name in a folder's. Of a local one its path from here less `runs`, so that a/stage2 is not b/stage2."""
     path = Path(model)
     if not path.exists():

@@ -30,8 +30,6 @@ class Pair:
 
     task: str
     counts: Paired
-    unmatched: int
-    """Problems that only one of them answered; they are left out."""
     tokens: tuple[float, float]
     """Mean visible tokens and latents per answer, of each."""
 
@@ -51,10 +49,9 @@ def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
     pairs = []
     for task in dict.fromkeys(task for task, _ in common):
         keys = [key for key in common if key[0] == task]
-        every = {key for key in (*left, *right) if key[0] == task}
         shares = [tuple(fmean(record.correct for record in side[key]) for key in keys) for side in (left, right)]
         mine, others = (cost_of([record for key in keys for record in side[key]]) for side in (left, right))
-        pairs.append(Pair(task, Paired(*shares), len(every) - len(keys), (mine, others)))
+        pairs.append(Pair(task, Paired(*shares), (mine, others)))
     return pairs
 
 
@@ -85,7 +82,8 @@ def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
     All tasks of all of them are one family, whose p-values have Holm's adjustment beside them.
     """
     console, base = Console(), read_records(first, mode)
-    against = {other: pair(base, read_records(other, mode)) for other in others}
+    records = {other: read_records(other, mode) for other in others}
+    against = {other: pair(base, some) for other, some in records.items()}
     family = [compared for pairs in against.values() for compared in pairs]
     adjusted = iter(holm([compared.counts.p_value() for compared in family]))
     several = f" {HOLM} is of the {len(family)} comparisons made here." if len(family) > 1 else ""
@@ -95,8 +93,8 @@ def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
         console.print(for_terminal(lines, caption=CAPTION + several, caption_justify="left"))
         for compared in pairs:
             console.print(cost_in_words(compared), highlight=False)
-        if unmatched := sum(compared.unmatched for compared in pairs):
-            console.print(f"left out: {unmatched} problems that only one of them answered")
+        if unmatched := by_problem(base).keys() ^ by_problem(records[other]).keys():
+            console.print(f"left out: {len(unmatched)} problems that only one of them answered")
     return family
 
 

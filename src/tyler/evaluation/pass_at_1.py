@@ -126,6 +126,8 @@ def collect(
             graders.shutdown(cancel_futures=True)
             if store is None or not isinstance(error, KeyboardInterrupt):
                 raise
-            kept = f"{len(store.answers)} of {len(problems)} answers of {name} are in {store.folder}"
+            kept = (
+                f"{sum(key in store.answers for key in order)} of {len(order)} answers of {name} are in {store.folder}"
+            )
             raise Interrupted(f"{kept}; the same command resumes it", signal.SIGINT) from error
     return Report(name, tuple(done[key] for key in order))

@@ -103,7 +103,7 @@ def run(folder: Path, options: GradeOptions) -> None:
         console.print(
             f"{regraded.without_text} answers were kept without their texts: their verdicts stay as they were"
         )
-    for records in regraded.records.values():
+    for records in read_evaluations(folder, None).values():
         rewrite_reports(folder, records)
 
 
@@ -114,5 +114,5 @@ def rewrite_reports(folder: Path, records: Sequence[Record]) -> None:
         return
     there = json.loads(file.read_text(encoding="utf-8"))
     reports = by_task(records)
-    html_report.write(reports, folder, there["title"], there["settings"], links={ANSWERS: ANSWERS})
+    html_report.write(reports, folder, there["title"], there["settings"], there.get("facts"), {ANSWERS: ANSWERS})
     Console().print(table(reports, there["title"]))

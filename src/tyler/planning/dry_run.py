@@ -135,9 +135,6 @@ def give_back() -> None:
         trim(0)
 
 
-# --------------------------------------------------------------------------------------------------------- the steps
-
-
 def rehearse(
     config: Config, tokenizer: Path, method: str = "stage1", *, length: int = LENGTH, device: str | None = None
 ) -> Report:
@@ -246,9 +243,6 @@ def improve(trainer: GrpoTrainer, problems: Sequence[Problem], meter: Meter, met
         optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
         trainer.improve(rollout, optimization, 0)
     phase.answers = ceil(mean(rollout.lengths))
-
-
-# --------------------------------------------------------------------------------------------------------- the tables
 
 
 def run(config: Config, tokenizer: Path | None = None, length: int | None = None, method: str = "stage1") -> None:

@@ -37,9 +37,6 @@ PHASES = (*BEFORE, *(f"{name} step" for name in TRAININGS))
 """These, and a step of every training; `FILE.py:NAME step` is one of a method outside the package."""
 
 
-# ---------------------------------------------------------------------------------------------------------- devices
-
-
 @dataclass(frozen=True)
 class Device:
     """Something that computes: its memory in bytes, and whether `auto` weights are half precision there."""
@@ -95,9 +92,6 @@ def dtype_on(config: Config, device: Device) -> str:
     return config.backbone.dtype
 
 
-# ----------------------------------------------------------------------------------------------------------- memory
-
-
 def predicted(
     shape: Shape, config: Config, element: int, packs: bool = False, phases: Sequence[str] = PHASES
 ) -> dict[str, Parts]:
@@ -121,9 +115,6 @@ def verdict(shape: Shape, config: Config, phase: str, device: Device) -> str:
     if MARGIN * needed <= device.memory:
         return "fits"
     return "tight" if needed <= device.memory else "no"
-
-
-# ------------------------------------------------------------------------------------------------------- the tables
 
 
 def run(config: Config, devices: Sequence[str] = (), method: str | None = None) -> None:

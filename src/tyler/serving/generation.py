@@ -179,6 +179,7 @@ class Answer:
             "latents": self.latents,
             "invocations": [[one["operator"], one["position"], one["latents"]] for one in self.invocations],
             "decoding": self.decoding(),
+            "branch": self.request.branch,
             "queue_seconds": ended and round(ended.queue_seconds, 6),
             "first_token_seconds": first and round(first, 6),
             "seconds": ended and round(ended.seconds, 6),

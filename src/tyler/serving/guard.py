@@ -105,7 +105,7 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not answers_to(self._settings, HOST.fullmatch(host.lower())[1]):  # type: ignore[index]
             raise ApiError(403, f"the host {host[:100]!r} is not allowed; start the server with --allow-host")
-        if origin is None or origin in self._settings.origins or origin.partition("://")[2] == host:
+        if origin is None or {origin, "*"} & {*self._settings.origins} or origin.partition("://")[2] == host:
             return
         raise ApiError(403, f"pages of {origin[:100]!r} are not allowed; start the server with --allow-origin")
 

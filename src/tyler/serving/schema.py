@@ -116,6 +116,9 @@ class Format(SchemaFormat):
             raise ValueError("type 'regex' needs a pattern")
         if self.type != "regex" and self.pattern is not None:
             raise ValueError("a pattern is for type 'regex'")
+        given = self.schema_ is not None, self.json_schema is not None and self.json_schema.schema_ is not None
+        if all(given) or (any(given) and self.type in ("text", "regex")):
+            raise ValueError("one schema is for type 'json_schema'")
         return self
 
     @property

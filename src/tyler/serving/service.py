@@ -149,7 +149,7 @@ class Service:
         words = self._words or words_of(self.servable.model.backbone)  # which says what is missing
         if format.type == "regex":
             return TextGrammar(words, "regex", format.pattern or "")
-        return TextGrammar.of_schema(words, format.schema_of or {"type": "object"})
+        return TextGrammar.of_schema(words, {"type": "object"} if format.schema_of is None else format.schema_of)
 
     def _sampling(self, body: Generating, answers: int) -> Sampling:
         """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then have no effect."""

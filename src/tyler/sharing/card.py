@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from tyler.config.files import flatten, load_run_config
 from tyler.config.schema import Config
-from tyler.evaluation.command import sampling_in_words
+from tyler.evaluation.command import sampling_in_words, short_name
 from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.reports import Report, by_task, rows
 from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_records
@@ -180,10 +180,11 @@ def results_in(folders: Iterable[Path], fingerprint: str) -> tuple[list[Result],
 
 
 def evaluations_of(model: Path) -> list[Path]:
-    """The evaluations that stand where `tyler eval` puts them for this model: in RUN-eval beside the run."""
-    model = Path(os.path.abspath(model))  # "." has no name of its own
+    """The evaluations that stand where `tyler eval` puts them for this model, from here or from beside its run."""
+    by_name, model = Path("runs", f"{short_name(str(model))}-eval"), Path(os.path.abspath(model))
     run = model.parent.parent if model.parent.name == CHECKPOINTS else model
-    return sorted(path.parent for path in run.with_name(f"{run.name}-eval").glob(f"*/{SETTINGS}"))
+    found = (path for folder in (by_name, run.with_name(f"{run.name}-eval")) for path in folder.glob(f"*/{SETTINGS}"))
+    return sorted({path.parent.resolve() for path in found})
 
 
 def saved_fingerprint(folder: Path, manifest: Manifest) -> str:

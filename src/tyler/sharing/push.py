@@ -45,7 +45,9 @@ def run(
     check_files(folder / MANIFEST, manifest.digests, manifest.files)
     published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), digests={})
     beside = evaluations_of(Path(model)) if Path(model).exists() else []
-    results, others = results_in([*evaluations, *beside], saved_fingerprint(folder, manifest))
+    results, others = results_in(
+        dict.fromkeys(map(Path.resolve, [*evaluations, *beside])), saved_fingerprint(folder, manifest)
+    )
     for other in others:
         print(f"left out, since it is of other weights, or not finished: {other}")
     with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:

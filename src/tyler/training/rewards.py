@@ -58,9 +58,6 @@ class Reward(Protocol):
     def __call__(self, *args: Any, **columns: Any) -> Sequence[float | None]: ...
 
 
-# ---------------------------------------------------------------------------------------------------- what they see
-
-
 def columns_of(
     problems: Sequence[Problem], answers: Sequence[Trajectory], verdicts: Sequence[Verdict | None]
 ) -> dict[str, list[Any]]:
@@ -86,9 +83,6 @@ def columns_of(
 OF_PROBLEMS = ("id", "task", "answer", "solution", "family", "level")
 COLUMNS = tuple(columns_of([], [], []))
 """The names that a reward may ask for."""
-
-
-# --------------------------------------------------------------------------------------------------------- built in
 
 
 def verifier(*, success: list[bool | None], **columns: Any) -> Values:
@@ -129,9 +123,6 @@ def brevity(*, num_visible: list[int], free: int, longest: int, **columns: Any) 
     """0 for up to `free` visible tokens, and down to -1 at `longest` (DAPO's soft punishment, arXiv 2503.14476)."""
     room = max(1, longest - free)
     return [-min(1.0, max(0, count - free) / room) for count in num_visible]
-
-
-# ---------------------------------------------------------------------------------------------- functions of one's own
 
 
 class RewardFunction:
@@ -206,9 +197,6 @@ def source_of(path: str) -> Path:
     if spec is None or spec.origin is None:
         raise RewardError(f"the reward {path}: there is no module {module!r}; a file ends in .py")
     return Path(spec.origin)
-
-
-# ------------------------------------------------------------------------------------------------------ all together
 
 
 @dataclass(frozen=True)

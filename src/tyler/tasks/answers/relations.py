@@ -134,7 +134,8 @@ def relation(text: str) -> tuple[str, str] | None:
 
 _NAME = re.compile(
     r"((?:\|[A-Za-z]{1,3}\| ?|[A-Za-z](?: ?: ?[A-Za-z])+ ?)"
-    r"|(?:(?!\\in(?![A-Za-z]))[\\A-Za-z ])*(?:_\{\w+\} ?)?(?:\([A-Za-z0-9, \\|]*\) ?)?'*) ?"
+    r"|(?:(?!\\in(?![A-Za-z]))[\\A-Za-z ])*(?:_\{\w+\} ?)?(?:(?:\^\{-1\}|'+) ?(?=\())?"
+    r"(?:\((?:[A-Za-z0-9, \\|]|(?<=[(,])-|\.(?=[0-9]))*\) ?)?'*) ?"
     r"(?:=|\\in(?![A-Za-z])) ?(.+)"
 )
 
@@ -157,7 +158,9 @@ def as_named(text: str) -> str:
     return f"{sides[1]}={sides[0]}" if turned and not re.search(r"(?<![\\A-Za-z])[A-Za-df-hj-z]", sides[0]) else text
 
 
-_ASKED = re.compile(r"(?=.*[A-Za-z].*[A-Za-z])(?:[A-Za-z+\-/(){}| ]|\\(?:frac|cdot|overline|angle)(?![A-Za-z]))+")
+_ASKED = re.compile(
+    r"(?=.*[A-Za-z].*[A-Za-z])(?:[A-Za-z+\-/(){}| ]|(?<=\()-?[0-9]+(?=\))|\\(?:frac|cdot|overline|angle)(?![A-Za-z]))+"
+)
 
 
 def is_asked_for(side: str) -> bool:
