@@ -183,8 +183,8 @@ def evaluations_of(model: Path) -> list[Path]:
     """The evaluations that stand where `tyler eval` puts them for this model, from here or from beside its run."""
     by_name, model = Path("runs", f"{short_name(str(model))}-eval"), Path(os.path.abspath(model))
     run = model.parent.parent if model.parent.name == CHECKPOINTS else model
-    found = (path for folder in (by_name, run.with_name(f"{run.name}-eval")) for path in folder.glob(f"*/{SETTINGS}"))
-    return sorted({path.parent.resolve() for path in found})
+    folders = by_name, run.with_name(f"{run.name}-eval")
+    return sorted({path.parent.resolve() for folder in folders for path in folder.glob(f"*/{SETTINGS}")})
 
 
 def saved_fingerprint(folder: Path, manifest: Manifest) -> str:
