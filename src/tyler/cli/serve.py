@@ -66,7 +66,7 @@ def with_config(argv: Sequence[str]) -> list[str]:
 
     Raises ValueError for a file that is not a mapping of flags to values.
     """
-    argv = [part for one in argv for part in (one.split("=", 1) if one.startswith("--config=") else [one])]
+    argv = [part for flag in argv for part in (flag.split("=", 1) if flag.startswith("--config=") else [flag])]
     if "--config" not in argv:
         return argv
     at = argv.index("--config")

@@ -112,7 +112,7 @@ def default_folder(model: str, request: EvaluationRequest) -> Path:
     parts += [*_named(answering, "temperature", "top_p", "top_k", "samples", "seed", "max_new_tokens")]
     if match is not None:
         parts += ["as-long-as", *match.parts[-2:]]
-    if unnamed := [one for one in (questions.ids, questions.instruction) if one]:
+    if unnamed := [value for value in (questions.ids, questions.instruction) if value]:
         parts.append(hashlib.sha256(repr(unnamed).encode()).hexdigest()[:8])
     return Path("runs") / f"{short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", "-".join(parts)).strip("-")
 
