@@ -59,7 +59,7 @@ def write(
     shown_facts, about = {**(facts or {}), **here}, view(reports, links)
     page = render("report.html", title=title, facts=shown_facts, view=about, settings=written)
     atomic_write(folder / "report.html", page)
-    numbers = summary(reports, title, settings, here, facts)
+    numbers = {**summary(reports, title, settings, here), "facts": dict(facts or {})}
     atomic_write(folder / "report.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -117,11 +117,7 @@ def command_of(environment: Mapping[str, Any]) -> str:
 
 
 def summary(
-    reports: Sequence[Report],
-    title: str,
-    settings: Mapping[str, Any] | None,
-    origin: Mapping[str, str],
-    facts: Mapping[str, str] | None = None,
+    reports: Sequence[Report], title: str, settings: Mapping[str, Any] | None, origin: Mapping[str, str]
 ) -> dict[str, Any]:
     """What report.json holds."""
     return {
@@ -129,7 +125,6 @@ def summary(
         "title": title,
         "made": dict(origin),
         "settings": dict(settings or {}),
-        "facts": dict(facts or {}),
         "reports": [_numbers(report) for report in reports],
         "mean_accuracy": mean_accuracy(reports),
         "warnings": warnings(reports),

@@ -13,7 +13,7 @@ import torch
 from tests import tiny
 from tests.engine.vllm.conftest import POSITIONS, engine_of
 
-from tyler.engine.logits import LogitSettings
+from tyler.engine.logits import GrammarError, LogitSettings
 from tyler.engine.request import InvocationEvent, PromptTooLong, Request, SoftPrompt, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
@@ -185,7 +185,12 @@ def test_an_answer_that_fills_the_context_ends_where_the_native_engine_ends_it(
 
 
 def test_each_number_of_actions_ends_where_the_native_engine_ends_it(engine: VllmEngine, model: Tyler) -> None:
-    asked = [Request(prompts()[3], router, max_new_tokens=n) for router in ROUTERS for n in range(1, 12)]
+    asked = [
+        Request(prompts()[3], router, max_new_tokens=n, max_generated=limit)
+        for router in ROUTERS
+        for n in range(1, 12)
+        for limit in (None, n)  # which a call may not fit
+    ]
     check_equal(engine.run(asked), model.engine().run(asked))
 
 
@@ -220,6 +225,75 @@ def test_an_abort_at_any_moment_leaves_nothing_behind(engine: VllmEngine) -> Non
         }
     assert sorted(ended) == indices and set(ended.values()) >= {"abort", "length"}
     check_nothing_left(engine)
+
+
+def test_an_abort_of_an_answer_that_holds_rows_ends_it_alone(models: Mapping[str, Tyler]) -> None:
+    """While all others have lent theirs."""
+    with engine_of(models["qwen2"], slots=4, max_model_len=128, latents=127) as engine:
+        router, aborted = Forced({position: ("global",) for position in range(0, 60, 2)}), 0
+        for trial in range(30):
+            for first in range(5, 9):
+                engine.add_request(Request([first, 6], router, max_new_tokens=60))
+            occasions = 0
+            while engine.running or engine.waiting:
+                engine.step()
+                if not any(answer.lends for answer in engine.running):
+                    continue
+                holding = [one for one in engine.running if one.sent is None and one.latents and not one.lends]
+                occasions += bool(holding)
+                if occasions > trial:
+                    engine.abort(holding[0].index)
+                    aborted += 1
+                    break
+            while engine.busy:
+                engine.step()
+            check_nothing_left(engine)
+        assert aborted > 10
+
+
+def test_latents_that_are_not_finite_end_an_answer_that_reads_none_of_them(engine: VllmEngine, model: Tyler) -> None:
+    adapters = [tensor for name, tensor in model.synthesizer.named_parameters() if "lora_" in name]
+    kept = [tensor.detach().clone() for tensor in adapters]
+    try:
+        with torch.no_grad():
+            for tensor in adapters:
+                tensor.fill_(torch.nan)
+        engine.refresh()
+        with pytest.raises(FloatingPointError, match="the latents of a call are not finite"):
+            engine.run([Request(prompts()[0], AtBoundaries(), max_new_tokens=1)])
+    finally:
+        with torch.no_grad():
+            for tensor, values in zip(adapters, kept, strict=True):
+                tensor.copy_(values)
+        engine.refresh()
+    assert engine.run([Request(prompts()[0], AtBoundaries(), max_new_tokens=1)])[0].num_invocations == 1
+
+
+class Failing:
+    """A grammar, and its matcher, that allows the tokens 32 to 63 and grows too complex at the fifth."""
+
+    def __init__(self) -> None:
+        self.left = 5
+
+    def start(self) -> Failing:
+        return Failing()
+
+    def accept(self, token: int) -> None:
+        self.left -= 1
+        if not self.left:
+            raise GrammarError("too many states")
+
+    def mask(self) -> torch.Tensor:
+        mask = torch.zeros(-(-len(tiny.tokenizer()) // 32), dtype=torch.int32)
+        mask[1] = -1
+        return mask
+
+
+def test_a_grammar_that_grows_too_complex_ends_its_answer(engine: VllmEngine, model: Tyler) -> None:
+    asked = [Request(prompts()[0], Never(), max_new_tokens=12, logits=LogitSettings(grammar=Failing()))]
+    for decoder in (engine, model.engine()):
+        with pytest.raises(FloatingPointError, match="too many states"):
+            decoder.run(asked)
 
 
 def test_who_stops_listening_ends_the_answer(engine: VllmEngine) -> None:

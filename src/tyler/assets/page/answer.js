@@ -67,10 +67,14 @@ export class AnswerView {
 
   rebuild() {
     const { steps, trajectory } = this.answer;
+    const { open } = this;
+    if (open) this.toggle(open.index, open.button);
     this.text.replaceChildren();
     this.spans = [];
     this.calls = 0;
     steps.forEach((step) => this.append(step));
+    const chip = this.text.querySelectorAll(".chip")[open?.index];
+    if (chip) this.toggle(open.index, chip);
     this.ribbon.show(decisions(this.answer));
     this.showBudget();
     if (trajectory) {
@@ -168,7 +172,7 @@ export class AnswerView {
   /** Mark the token or block under the ribbon's cursor. */
   point(place) {
     this.text.querySelector(".pointed")?.classList.remove("pointed");
-    if (place !== null) this.spans[place]?.classList.add("pointed");
+    if (place !== null) this.spans[this.answer.steps.indexOf(this.ribbon.steps[place])]?.classList.add("pointed");
   }
 
   busy(is) {

@@ -53,6 +53,7 @@ function askForKey(then, problem = null) {
   $("key-problem").replaceChildren(problem ?? "");
   dialog.addEventListener("close", async () => {
     if (!$("key").value) return complain("Without a key this server answers nothing. Reload the page to give one.");
+    if (/[^ -~]/.test($("key").value)) return askForKey(then, "That key is not the right one."); // no header holds it
     setKey($("key").value.trim());
     $("key").value = "";
     const refused = await json("/api/model").then(() => false, (error) => error.status === 401);
@@ -107,10 +108,11 @@ async function ask() {
   const seed = settings.map((one) => one.seed).find((one) => one !== undefined) ?? Math.floor(Math.random() * 2 ** 32);
   const views = settings.map((values, index) => {
     const title = settings.length > 1 ? `${"AB"[index]}: ${summary(values)}` : "Answer";
-    return pane({ title, question, turns: before, note: settings.length > 1 ? null : summary(values), values: { seed, ...values } });
+    return pane({ title, question, turns: before, note: settings.length > 1 ? null : summary(values), values: { ...values, seed: values.seed ?? seed } });
   });
   const messages = [...before, { role: "user", content: question }];
   await Promise.all(views.map((view) => decode(view, { ...view.answer.values, messages })));
+  if (!views[0].node.isConnected) return; // something else is shown by now
   const answered = views[0].answer.trajectory?.text;
   turns = answered ? [...messages, { role: "assistant", content: answered }] : [];
   $("follow-up").hidden = !turns.length;
@@ -210,11 +212,11 @@ function showFork(view, other) {
 async function replay(view, index) {
   const { trajectory, settings, values } = view.answer;
   const call = trajectory.invocations[index];
-  const { temperature, top_p, seed } = trajectory.sampling;
+  const { temperature, top_p, top_k, seed } = trajectory.sampling;
   const budget = trajectory.budget === null ? {} : { budget: trajectory.budget };
   const router = settings?.router ?? (trajectory.offered.some(Boolean) ? "learned" : "boundaries");
   const most = values?.max_new_tokens ?? model.max_new_tokens;
-  const sampled = { temperature, top_p, seed, max_new_tokens: Math.max(most, call.action + 1), tyler: { router, ...budget } };
+  const sampled = { temperature, top_p, top_k, seed, max_new_tokens: Math.max(most, call.action + 1), tyler: { router, ...budget } };
   const branch = new AnswerView({
     title: `Without ${call.operator} at ${call.position}`, question: view.answer.question, note: "The same answer up to that call, then the model's own.",
     values: sampled, settings: { budget: trajectory.budget }, steps: [], trajectory: null, lens: {},
@@ -247,7 +249,7 @@ function savers(view) {
   const { answer } = view;
   const html = async () => {
     try {
-      const kept = { ...answer, operators: operators(), model: model.name, version: model.version };
+      const kept = { ...answer, operators: operators(), model: answer.values && model.name, version: model?.version };
       const data = JSON.stringify(kept).replaceAll("<", "\\u003c"); // no text ends the element that holds it
       const page = (await file("/page/answer.html")).replace("$data", () => data);
       save(new Blob([page], { type: "text/html" }), "answer.html");

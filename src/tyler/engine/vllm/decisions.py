@@ -104,6 +104,7 @@ class Decisions(LogitsProcessor):
         scaled = masked_logits(own, vocab_size, allowed, scales)
         numbers, forced = [row.uniform() for row in rows], [row.forced for row in rows]
         actions, logprobs = drawn(scaled, states, samplings, numbers, forced)
+        logprobs[[place for place, state in enumerate(states) if state is not None and state.error]] = torch.nan
         if scaled.shape[1] == vocab_size:
             return actions, logprobs[:, None]
         operators = scaled[:, vocab_size:] - scaled.logsumexp(dim=-1, keepdim=True)

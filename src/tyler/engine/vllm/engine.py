@@ -149,8 +149,8 @@ class VllmEngine(BaseEngine):
         idle = [answer for answer in self.running if answer.sent is None and not answer.done]
         for answer in idle:
             self._park_scheduled(answer)
-            while not self._start(answer):
-                if self._in_flight:
+            while not (answer.done or self._start(answer)):
+                if self._in_flight or any(other.done for other in self.running):
                     return  # rows come back
                 self._lend_rows(idle)
 
@@ -207,6 +207,7 @@ class VllmEngine(BaseEngine):
         for answer, latents in zip(served, read.split([len(answer.calling) for answer in served]), strict=True):
             seconds = time.perf_counter() - answer.began
             answer.invoke(latents.clone())
+            answer.is_lost(latents.float().sum().item(), "the latents of a call")
             answer.synthesis_seconds += seconds
             answer.ids += self.ids.latents(answer.calling)
             answer.calling = []
@@ -225,6 +226,8 @@ class VllmEngine(BaseEngine):
             self._withdraw(answer)
 
     def _act(self, answer: Answer, choice: Choice) -> None:
+        if answer.logit_state is not None and not math.isfinite(choice.logprob):
+            answer.logit_state.adjust(torch.zeros(self.vocab_size))  # fails as that of its row, where a grammar did
         if answer.held:
             if not answer.is_lost(choice.logprob, "the logits of tokens after a call"):
                 answer.show(replace(choice, action=answer.held.pop(0)))
@@ -294,7 +297,7 @@ class VllmEngine(BaseEngine):
     def release(self) -> bool:
         """Lend the device memory of weights and caches to others, where the engine has `enable_sleep_mode`.
 
-        What is written to the weights meanwhile, even past torch's counters, is there when the engine goes on.
+        What is written to eta, psi, phi and the heads meanwhile, even past torch's counters, is there when it goes on.
         """
         if self._sleeps and not self._guarded(self._llm.is_sleeping):
             self._guarded(self._llm.sleep)
