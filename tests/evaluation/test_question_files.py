@@ -1,9 +1,12 @@
 import json
 import signal
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tiny
@@ -137,6 +140,17 @@ def test_what_could_not_be_asked_is_asked_again(answerer: Answerer, questions: P
     refused = run(Answerer(refuse, answerer.engine, answerer.weights), questions)
     assert [line["error"] for line in refused] == ["there is no room"] * 8
     assert essence(run(answerer, questions)) == essence(run(answerer, questions, "other.jsonl"))
+
+
+def test_an_id_of_any_kind_is_kept_and_what_is_no_unicode_is_named(answerer: Answerer, tmp_path: Path) -> None:
+    table = pa.table({"id": [date(2026, 1, 2)], "problem": ["x"]})
+    pq.write_table(table, tmp_path / "dated.parquet")
+    assert {line["id"] for line in run(answerer, tmp_path / "dated.parquet")} == {"2026-01-02"}
+    odd = tmp_path / "odd.jsonl"
+    for row in ({"id": "\ud800", "problem": "x"}, {"messages": [{"role": "user", "content": "\ud800"}]}):
+        odd.write_text(json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match=r"odd.jsonl, line 1: .* is not valid Unicode"):
+            run(answerer, odd)
 
 
 def test_a_row_without_a_question_is_named(answerer: Answerer, questions: Path) -> None:

@@ -199,6 +199,7 @@ def test_all_stands_for_every_experiment() -> None:
         ),
         (["main", "--trace", "CTO"], "no number is of 'CTO'; rows: 'CoT'"),
         (["main", "--dry-run", "--hardware", "H300"], "there is no device 'H300'; known are RTX-4090"),
+        (["mini", "--seeds", "45"], "mini has the seeds [42, 43, 44] in its file, and not 45; omit --seeds"),
         (["continual", "--scale", "smollm2"], "scale 'smollm2' has no continual; it has the others"),
         (
             ["main", "--earlier", "no/such"],

@@ -2,6 +2,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tyler.tasks.data_files import ENDINGS, Row, read_rows
@@ -48,6 +50,21 @@ def test_an_empty_file_is_refused(tmp_path, ending):
         list(read_rows(path))
 
 
+def test_a_csv_field_may_be_long(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n" + "x" * 200_000 + ",1\n")
+    assert [len(row.fields["a"]) for row in read_rows(tmp_path / "a.csv")] == [200_000]
+
+
+def test_a_damaged_page_of_parquet_is_refused_by_the_files_name(tmp_path):
+    table, path = pa.table({"a": ["x" * 40] * 500}), tmp_path / "a.parquet"
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[4:40] = b"\xff" * 36
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.parquet: not Parquet"):
+        list(read_rows(path))
+
+
 def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(json.dumps(row).encode() for row in ROWS) + b"\r\n\n")
@@ -70,6 +87,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
         ("a.csv", b"a,b\n1\n", "line 2: expected 2 columns"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 columns"),
         ("a.parquet", b"PAR1", "not Parquet"),
+        ("a.jsonl", b'{"a": ' + b"7" * 5000 + b"}", "line 1: not JSON"),
         ("a.txt", b"x", r"allowed endings are \.jsonl"),
     ],
 )

@@ -72,9 +72,10 @@ class Conversation:
                 self.settings = replace(self.settings, router=router_of(rest or None))
             case "temperature":
                 try:
-                    sampling = replace(self.settings.sampling, temperature=float(rest))
+                    temperature = float(rest)
                 except ValueError as error:
                     raise ValueError(f"/temperature {rest}: it is a number, 0 or more") from error
+                sampling = replace(self.settings.sampling, temperature=temperature)
                 self.settings = replace(self.settings, sampling=sampling)
             case "system":
                 self._system = [{"role": "system", "content": rest}] if rest else []

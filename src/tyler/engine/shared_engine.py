@@ -208,7 +208,8 @@ class SharedEngine:
 
     def _turn(self) -> None:
         self._take_out()
-        self._take_new_weights()
+        if self._watch is not None and self._watch.live_changed:
+            self._take_new_weights()
         if self._calls:
             self._step()
         self._goes_on = False
@@ -312,7 +313,9 @@ class WeightWatch:
         self._frozen = list(engine.backbone.model.parameters())
         known = set(map(id, self._frozen))
         self._trained = [one for module in self._adapted for one in module.parameters() if id(one) not in known]
-        self._known = self._present()
+        adapters = {id(one) for module in self._adapted if module.lora for one in module.lora.parameters()}
+        self._live = [one for one in self._trained if id(one) not in adapters]
+        self._known, self._known_live = self._present(), writes(self._live)
 
     def _present(self) -> tuple[list[int], list[int], list[PeftModel | None]]:
         return writes(self._frozen), writes(self._trained), [module.lora for module in self._adapted]
@@ -321,6 +324,11 @@ class WeightWatch:
     def theta_changed(self) -> bool:
         """Whether the backbone itself was written."""
         return writes(self._frozen) != self._known[0]
+
+    @property
+    def live_changed(self) -> bool:
+        """Whether what decoding reads in place was written: an answer that went on would be a mixture."""
+        return self.theta_changed or writes(self._live) != self._known_live
 
     @property
     def changed(self) -> bool:

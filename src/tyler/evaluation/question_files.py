@@ -50,7 +50,16 @@ def read_questions(path: Path) -> dict[int, IdAndQuestion]:
 
     Raises ValueError, naming the file and the line, for a row without either and for a file that cannot be read.
     """
-    return {row.number: (row.fields.get("id"), _question(row)) for row in read_rows(path)}
+    return {row.number: (_id(row), _question(row)) for row in read_rows(path)}
+
+
+def _id(row: Row) -> Any:
+    """In JSON's types. Raises ValueError for a row that no answer can be written beside."""
+    try:
+        json.dumps(row.fields, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise row.error("id", f"or another is not valid Unicode ({error.reason})") from error
+    return json.loads(json.dumps(row.fields.get("id"), default=str))
 
 
 def _question(row: Row) -> Question:

@@ -113,7 +113,7 @@ class Grid:
         location, training_seconds = self.trained(cell.training, cell.preset, cell.seed)
         reasoner, weights = self.reasoner(cell, location)
         problems = self.sources.problems(cell.questions)
-        started = time.process_time()
+        started, resumed = time.process_time(), folder.exists()
         with AnswerStore(folder, identity, options=self.options) as store:
             measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
         if isinstance(reasoner, TylerReasoner):
@@ -127,7 +127,7 @@ class Grid:
             "decoding": asdict(cell.decoding),
             "weights": weights,
             "training_seconds": round(training_seconds, 1),
-            "decoding_seconds": round(time.process_time() - started, 1),
+            "decoding_seconds": None if resumed else round(time.process_time() - started, 1),
             **measured,
             "environment": here,
         }

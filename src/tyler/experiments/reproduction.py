@@ -7,7 +7,7 @@ DIR/
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from tyler import __version__
 from tyler.evaluation.store import name_of
 from tyler.experiments import declared, records
-from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources
+from tyler.experiments.cells import ACCURACY, FORMAT, UNTRAINED, Cell, Sources
 from tyler.experiments.experiment import WRITERS, CellRecord, Entry, Experiment, Measured, Results, Table
 from tyler.experiments.scales import Scale
 from tyler.experiments.study import Study
@@ -82,14 +82,14 @@ class Reproduction:
         experiment = declared.find(name)
         measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
         missing = sum(max(0, len(each.entry.runnable) - len(each.records)) for each in measured)
-        seeds = " ".join(map(str, self.scale.seeds))
+        seeds = seeds_of(each.entry for each in measured) or list(self.scale.seeds)
         return {
             "format": FORMAT,
             "version": __version__,
-            "command": f"tyler reproduce {name} --scale {self.scale.name} --seeds {seeds}",
+            "command": f"tyler reproduce {name} --scale {self.scale.name} --seeds {' '.join(map(str, seeds))}",
             "title": experiment.title,
             "scale": self.scale.name,
-            "seeds": list(self.scale.seeds),
+            "seeds": seeds,
             "missing": missing,
             "entries": [each.counted() for each in measured],
             **experiment.findings(measured),
@@ -114,6 +114,11 @@ def by_label(entry: Entry, known: Mapping[str, CellRecord], folders: Collection[
         if label == wanted and Path(record["folder"]).name in folders:
             matching[record["seed"]] = record
     return dict(sorted(matching.items()))
+
+
+def seeds_of(entries: Iterable[Entry]) -> list[int]:
+    """The seeds of what is trained."""
+    return sorted({cell.seed for entry in entries for cell in entry.cells if cell.training.method != UNTRAINED})
 
 
 def with_seeds(scale: Scale, seeds: Sequence[int]) -> Scale:

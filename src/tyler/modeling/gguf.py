@@ -58,7 +58,10 @@ class GgufFile:
         off, and where the package `gguf` is missing.
         """
         reader = open_reader(Path(path))
-        metadata = {name: shortest(field.contents()) for name, field in reader.fields.items()}
+        try:
+            metadata = {name: shortest(field.contents()) for name, field in reader.fields.items()}
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is damaged ({error}); download or copy it again") from error
         return cls(Path(path), metadata, {tensor.name: tensor for tensor in reader.tensors})
 
     @property

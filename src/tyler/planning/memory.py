@@ -20,9 +20,6 @@ LOGIT_COPIES = 2
 """float32 tensors of a chunk's logits alive at once: the log-softmax and its exponential."""
 
 
-# ------------------------------------------------------------------------------------------------------ activations
-
-
 def folded_weights(counts: Parameters, element: int) -> dict[str, int]:
     """Bytes of the folded copies of both views; in half precision adapters are not folded."""
     return {"folded weights": 2 * counts.adapted * element} if element >= FLOAT32 else {}
@@ -69,9 +66,6 @@ def active_layer_bytes(shape: Shape, read: Read, element: int, lora: LoraConfig 
 def logits(shape: Shape, positions: int, element: int) -> int:
     """Bytes of one chunk of logits: (e + 4 LOGIT_COPIES) V, for at most `sizes.positions_at_once` positions."""
     return min(positions, positions_at_once(shape.vocab)) * shape.vocab * (element + FLOAT32 * LOGIT_COPIES)
-
-
-# ----------------------------------------------------------------------------------------------------------- phases
 
 
 Parts = dict[str, int]

@@ -108,9 +108,10 @@ def _decoded(raw: bytes, where: str) -> str:
 
 
 def _json(raw: bytes, where: str) -> object:
+    text = _decoded(raw, where)
     try:
-        return json.loads(_decoded(raw, where))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of a number with more digits than Python reads
         raise ValueError(f"{where}: not JSON ({error}); a .jsonl file has one object a line") from error
 
 
@@ -122,6 +123,7 @@ def _json_array(path: Path) -> _Numbered:
 
 
 def _csv(path: Path) -> _Numbered:
+    csv.field_size_limit(2**31 - 1)
     reader = csv.DictReader(io.StringIO(_decoded(path.read_bytes(), str(path)), newline=""), strict=True)
     line = 2
     try:
@@ -140,7 +142,7 @@ def _parquet(path: Path) -> _Numbered:
     try:
         batches: Iterable[Any] = pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024)
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not Parquet ({error})") from error
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from tyler.config.sizes import positions_at_once
 from tyler.modeling.products import wide_product
 
-# ---------------------------------------------------------------------------------------------------------- Stage 1
-
 
 def stage1_sum(logprobs: Float[Tensor, "*batch seq"], mask: Bool[Tensor, "*batch seq"]) -> Float[Tensor, ""]:
     """L_stage1 = -sum_t log p(y_t | c_t), Eq. app-operator-sft: summed over the visible targets that `mask` marks.
@@ -35,9 +33,6 @@ def stage1_loss(
     # Deviation: the paper sums over t, so long traces weigh more and the loss grows with the batch; we divide by the
     # number of targets in the batch, which keeps every target's weight equal and the learning rate comparable.
     return stage1_sum(logprobs, mask) / num_targets
-
-
-# ------------------------------------------------------------------------------------------------ log-probabilities
 
 
 def chosen_logprobs(

@@ -27,7 +27,7 @@ def test_a_line_becomes_a_problem(tmp_path):
     assert problem == Problem("train-1", "jsonl", "What is 2 + 3?", "5", solution="We add.\n\nIt is $\\boxed{5}$.")
 
 
-@pytest.mark.parametrize("row", [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": "5", "solution": None}])
+@pytest.mark.parametrize("row", [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": "5", "solution": ""}])
 def test_a_row_without_a_solution_can_be_graded(tmp_path, row):
     (problem,) = read(write(tmp_path, row), "test")
     assert problem.solution is None

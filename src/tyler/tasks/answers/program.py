@@ -66,9 +66,6 @@ def _unfenced(text: str, prompt: str, entry_point: str) -> Program:
     return _continued(prompt, "\n".join(lines[start:])), ""
 
 
-# ----------------------------------------------------------------------------------------------------- what defines it
-
-
 def _defines(code: str, name: str) -> bool:
     return _at_top(name).search(code) is not None or _class_of(code, name) is not None
 
@@ -111,9 +108,6 @@ def _chunks(code: str) -> list[str]:
             chunks.append([])
         chunks[-1].append(line)
     return ["\n".join(chunk).rstrip() for chunk in chunks]
-
-
-# -------------------------------------------------------------------------------------------------------------- blocks
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
@@ -166,9 +160,6 @@ def _with_strings(lines: list[str]) -> list[tuple[str, bool]]:
         for quotes in re.findall(r"\"\"\"|'''", re.sub(r"#(?![^'\"]*['\"]{3}).*$", "", line) if not within else line):
             within = "" if within == quotes else within or quotes
     return marked
-
-
-# -------------------------------------------------------------------------------------------------------------- bodies
 
 
 def _continued(prompt: str, body: str) -> str:

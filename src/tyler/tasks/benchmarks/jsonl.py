@@ -88,17 +88,17 @@ def boxed_solution(solution: str, answer: str) -> str:
 
 def _answer(row: Row) -> str:
     """The answer as text; of a number its digits, without an exponent."""
-    value: object = row.get("answer", (str, int, float), "a string or a number")
+    value: object = row.get("answer", (str, int, float, Decimal), "a string or a number")
     if isinstance(value, str):
         return row.text("answer")
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         raise row.error("answer", f"must be a string or a number, got{row.shown(value)}")
-    return format(Decimal(repr(value)), "f")
+    return format(Decimal(str(value)), "f")
 
 
 def _agreeing_solution(row: Row, answer: str) -> str | None:
     """The solution as a target, or None where the row has none."""
-    if row.fields.get("solution") is None:
+    if row.fields.get("solution") in (None, ""):  # a CSV has no other way to leave it out
         return None
     solution = boxed_solution(row.text("solution"), answer)
     given = boxed_answer(solution)

@@ -48,9 +48,6 @@ _NOISE = Fraction(1, 10**9)
 _WHOLE_NOISE = Fraction(1, 10**6)
 
 
-# ------------------------------------------------------------------------------------------------------------- rows
-
-
 def problem(row: Row, split: str) -> Problem | None:
     """A row as a problem, or None for one with a picture. Raises ValueError by file, line and field."""
     if _has_picture(row.fields.get("Picture")):
@@ -260,9 +257,6 @@ def _inside(text: str) -> str | None:
         whole = _BRACKETED.fullmatch(text)
         return whole["inside"] if whole and _OPENED[whole["open"]] == whole["close"] else None
     return text
-
-
-# ---------------------------------------------------------------------------------------------------------- grading
 
 
 def equal(answer: str, gold: str, options: GradeOptions) -> bool:
