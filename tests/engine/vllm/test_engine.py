@@ -227,30 +227,6 @@ def test_an_abort_at_any_moment_leaves_nothing_behind(engine: VllmEngine) -> Non
     check_nothing_left(engine)
 
 
-def test_an_abort_of_an_answer_that_holds_rows_ends_it_alone(models: Mapping[str, Tyler]) -> None:
-    """While all others have lent theirs."""
-    with engine_of(models["qwen2"], slots=4, max_model_len=128, latents=127) as engine:
-        router, aborted = Forced({position: ("global",) for position in range(0, 60, 2)}), 0
-        for trial in range(30):
-            for first in range(5, 9):
-                engine.add_request(Request([first, 6], router, max_new_tokens=60))
-            occasions = 0
-            while engine.running or engine.waiting:
-                engine.step()
-                if not any(answer.lends for answer in engine.running):
-                    continue
-                holding = [one for one in engine.running if one.sent is None and one.latents and not one.lends]
-                occasions += bool(holding)
-                if occasions > trial:
-                    engine.abort(holding[0].index)
-                    aborted += 1
-                    break
-            while engine.busy:
-                engine.step()
-            check_nothing_left(engine)
-        assert aborted > 10
-
-
 def test_latents_that_are_not_finite_end_an_answer_that_reads_none_of_them(engine: VllmEngine, model: Tyler) -> None:
     adapters = [tensor for name, tensor in model.synthesizer.named_parameters() if "lora_" in name]
     kept = [tensor.detach().clone() for tensor in adapters]
@@ -418,3 +394,27 @@ def test_a_failed_engine_says_so_and_nothing_hangs(models: Mapping[str, Tyler]) 
             engine.run([Request([5, 6], max_new_tokens=2)])
         with pytest.raises(DecodingError, match="does not run any more"):
             engine.run([Request([5, 6], max_new_tokens=2)])
+
+
+def test_an_abort_of_an_answer_that_holds_rows_ends_it_alone(models: Mapping[str, Tyler]) -> None:
+    """While all others have lent theirs."""
+    with engine_of(models["qwen2"], slots=4, max_model_len=128, latents=127) as engine:
+        router, aborted = Forced({position: ("global",) for position in range(0, 60, 2)}), 0
+        for trial in range(30):
+            for first in range(5, 9):
+                engine.add_request(Request([first, 6], router, max_new_tokens=60))
+            occasions = 0
+            while engine.running or engine.waiting:
+                engine.step()
+                if not any(answer.lends for answer in engine.running):
+                    continue
+                holding = [one for one in engine.running if one.sent is None and one.latents and not one.lends]
+                occasions += bool(holding)
+                if occasions > trial:
+                    engine.abort(holding[0].index)
+                    aborted += 1
+                    break
+            while engine.busy:
+                engine.step()
+            check_nothing_left(engine)
+        assert aborted > 10
