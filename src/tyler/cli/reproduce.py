@@ -64,7 +64,7 @@ def reproduce(
             smollm2_growth, smollm2_skill.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Seeds of everything that is trained; by default those of the scale. A study that declares its own runs
-            them all, these first.
+            them all, these first, and no others.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
         earlier: A folder with records of earlier studies, in folders of their own, or none; by default docs/results of
@@ -78,7 +78,7 @@ def reproduce(
     """
     from tyler.experiments import listing, smoke
     from tyler.experiments.cells import sources_in
-    from tyler.experiments.reproduction import Reproduction, seeds_of, with_seeds
+    from tyler.experiments.reproduction import Reproduction, with_seeds
     from tyler.experiments.scales import scale_named
     from tyler.tasks.problem import GradeOptions
 
@@ -86,10 +86,7 @@ def reproduce(
     output, chosen = output or Path("runs") / f"reproduce-{scale}", with_seeds(scale_named(scale), seeds)
     libraries = earlier_records(earlier)
     reproduction = Reproduction(possible(names, chosen), chosen, output, sources, libraries)
-    for name, experiment in reproduction.experiments.items() if seeds else ():
-        own = seeds_of(experiment.entries(chosen))
-        if own and (unknown := {*seeds} - {*own}):
-            raise ValueError(f"{name} has the seeds {own} in its file, and not {min(unknown)}; omit --seeds")
+    check_seeds(reproduction, seeds)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     if instead.smoke and not instead.dry_run:
         raise ValueError("--smoke is a dry run; give --dry-run too")
@@ -113,6 +110,16 @@ def render(reproduction: Reproduction) -> None:
     for part in (reproduction, *studies_beside(reproduction)):
         part.report(known)
         say_where(part)
+
+
+def check_seeds(reproduction: Reproduction, seeds: Sequence[int]) -> None:
+    """Raise ValueError for a seed that a study, which declares its own, does not have."""
+    from tyler.experiments.reproduction import seeds_of
+
+    for name, experiment in reproduction.experiments.items() if seeds else ():
+        own = seeds_of(experiment.entries(reproduction.scale))
+        if own and (unknown := {*seeds} - {*own}):
+            raise ValueError(f"{name} has the seeds {own} in its file, and not {min(unknown)}; omit --seeds")
 
 
 def earlier_records(earlier: Path) -> tuple[Path, ...]:

@@ -82,9 +82,6 @@ def _silence(*ends: int) -> None:
     os.close(null)
 
 
-# ----------------------------------------------------------------------------------------------------------- the judge
-
-
 class Program:
     """The program as the test sees it: a function whose calls happen in the other process."""
 
@@ -154,9 +151,6 @@ def _words(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}".removesuffix(": ")[:_MAX_WORDS]
     except BaseException:
         return type(error).__name__
-
-
-# --------------------------------------------------------------------------------------------------------- the program
 
 
 def _serve(calls: BinaryIO, replies: BinaryIO) -> None:
