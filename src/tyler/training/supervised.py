@@ -3,6 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import lt
 from typing import Generic, TypeVar
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from tyler.config.loops import TracesConfig
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.products import LowerCopies
+from tyler.modeling.products import LowerCopies, WidenedProducts, lacks_instructions
 from tyler.runs.run import TrainedRun
 from tyler.training import distributed
 from tyler.training.loop import Step, Trainable, Trainer, batch_at
@@ -40,6 +41,8 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         self.micro_batches = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
         self.products = autocast(model.backbone, config.autocast)
         self.copies = LowerCopies([model.backbone.model, self.module] if config.autocast else [])
+        emulated = config.autocast and lacks_instructions(model.backbone.head[:1].bfloat16())
+        self.widened: AbstractContextManager[object] = WidenedProducts() if emulated else nullcontext()
 
     # ------------------------------------------------------------------------------------------ what a method says
 
@@ -110,7 +113,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         loss."""
         count, total = sum(len(one.target_ids) for one in batch), 0.0
         mine = distributed.share(batch)
-        with self.copies:
+        with self.copies, self.widened:
             for places in self.micro_batches.split([self.num_positions(one) for one in mine]):
                 with self.products:
                     loss = self.batch_loss([mine[place] for place in places], count)
