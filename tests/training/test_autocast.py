@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tyler.config.loops import Stage1Config
-from tyler.modeling.products import LowerCopies
+from tyler.modeling.products import LowerCopies, WidenedProducts
 from tyler.training import stage1, supervised
 from tyler.training.teacher_forcing import Trace
 
@@ -21,7 +21,14 @@ def accumulated(model: Any, examples: Sequence[Trace], recompute: bool, autocast
     return stage1.Stage1Trainer(model, (), settings).accumulate(examples)
 
 
-def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients() -> None:
+@pytest.fixture(params=[False, True], ids=["with instructions", "without"])
+def emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether this processor is one without bfloat16's instructions."""
+    monkeypatch.setattr(supervised, "lacks_instructions", lambda weight: request.param)
+    return bool(request.param)
+
+
+def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients(emulated: bool) -> None:
     model = test_stage1.fresh()
     examples = stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)
     found = {}
@@ -32,7 +39,7 @@ def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradien
             with products:
                 loss = accumulated(model, examples, recompute, autocast)
             assert not torch.is_autocast_enabled("cpu")
-            assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
+            assert products.seen == ({torch.bfloat16} if autocast and not emulated else {torch.float32})
             assert products.attended == {torch.float32}, "a processor attends in float32"
             gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
             assert gradient.dtype == torch.float32
@@ -61,7 +68,22 @@ class ProductDtypes(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_widened_products_are_those_of_bfloat16() -> None:
+    x, weight, bias = torch.randn(30, 64).bfloat16(), torch.randn(40, 64).bfloat16(), torch.randn(40).bfloat16()
+    batches = x.view(3, 10, 64), torch.randn(3, 64, 7).bfloat16()
+    inputs = (x.float(), weight.float(), bias.float()), [one.float() for one in batches]
+    with WidenedProducts():
+        products = nn.functional.linear(x, weight), nn.functional.linear(x, weight, bias), torch.bmm(*batches)
+        sums = x.float() @ weight.float().t()
+    exact = nn.functional.linear(*inputs[0][:2]), nn.functional.linear(*inputs[0]), torch.bmm(*inputs[1])
+    assert sums.dtype == torch.float32
+    for product, full in zip(products, exact, strict=True):
+        assert product.dtype == torch.bfloat16
+        torch.testing.assert_close(product.float(), full, rtol=2**-8, atol=1e-4)
+
+
 def test_frozen_weights_are_rounded_once_and_exact_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "lacks_instructions", lambda weight: False)
     model = test_stage1.fresh()
     examples = stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)
     frozen = [one for one in model.backbone.model.parameters() if one.dim() == 2]

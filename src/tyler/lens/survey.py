@@ -205,9 +205,6 @@ def of_operator(blocks: Blocks) -> OperatorSurvey:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ estimates
-
-
 def means_of(blocks: Blocks, first: str, second: str = "") -> list[float]:
     """The mean over the blocks of each problem of a measure, less that of a second one if one is named."""
     needed = {first, second or first}

@@ -74,8 +74,6 @@ class GrpoTrainer(Trainer):
             self.rewards.verifier.check([*self.problems, *self.development])
             super().train(run)
 
-    # ------------------------------------------------------------------------------------------ what a method says
-
     @abstractmethod
     def request(self, problem: Problem, sampling: Sampling) -> Request:
         """What is asked for one answer of a group."""
@@ -109,8 +107,6 @@ class GrpoTrainer(Trainer):
         """Of the tokens of a rollout."""
         return self.objective.temperature
 
-    # ---------------------------------------------------------------------------------------------------- one step
-
     @property
     def updates_per_step(self) -> int:
         return self.objective.updates_per_rollout
@@ -129,8 +125,6 @@ class GrpoTrainer(Trainer):
 
     def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
         """Keep the answers of a step, counted from 1."""
-
-    # ------------------------------------------------------------------------------------------------- the rollout
 
     def roll_out_step(self, step: int) -> Rollout:
         """The rollout of a step, counted from 0: its problems are a function of the seed and the step."""
@@ -224,8 +218,6 @@ class GrpoTrainer(Trainer):
                 metrics[f"{name}_std"] = float(values.std()) if len(values) > 1 else 0.0
         return metrics
 
-    # -------------------------------------------------------------------------------------------------- one update
-
     def improve(self, rollout: Rollout, optimization: Optimization, update: int) -> dict[str, float]:
         """One update on a rollout; `update` counts all of the run from 0. Nothing where nothing was decided."""
         terms = self.learn(rollout, optimization.backward)
@@ -316,8 +308,6 @@ class GrpoTrainer(Trainer):
             "replay_gap_mean": float(everywhere.mean()),
             "replay_gap_p99": float(p99),
         }
-
-    # --------------------------------------------------------------------------------------------- on other problems
 
     def evaluate(self) -> dict[str, float]:
         """Greedy answers to development problems: the share that is right, and more of them."""

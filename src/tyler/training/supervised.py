@@ -44,8 +44,6 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         emulated = config.autocast and lacks_instructions(model.backbone.head[:1].bfloat16())
         self.widened: AbstractContextManager[object] = WidenedProducts() if emulated else nullcontext()
 
-    # ------------------------------------------------------------------------------------------ what a method says
-
     @property
     @abstractmethod
     def module(self) -> nn.Module:
@@ -76,8 +74,6 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
         loop = self.loop
         pairs = batch_at(step, loop.batch_size, len(self.examples), loop.seed)
         return [self.examples[index] for _, index in pairs]
-
-    # ------------------------------------------------------------------------------------------------------- the loop
 
     @property
     def recomputed(self) -> bool:

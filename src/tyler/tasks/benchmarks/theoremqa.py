@@ -107,8 +107,6 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 _ANY_KIND: TypeAdapter[Any] = TypeAdapter(StrictBool | StrictInt | Finite | Integers | Floats)
 
 
-# ----------------------------------- readings: truth values, numbers and lists of numbers, with all that they may mean
-
 _ROUNDED = Fraction(1, 100)
 """How far apart two sides of a chain may be, of which one is rounded."""
 

@@ -120,8 +120,6 @@ def _map_users(info: IO[bytes]) -> None:
         Path(f"/proc/{process}/{kind}_map").write_text(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
 
 
-# --------------------------------------------------------------------------------------------------------- the command
-
 _PLAIN_USER = ("--cap-drop", "ALL", "--uid", str(NOBODY), "--gid", str(NOBODY))
 _OWN_USER = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--uid", "0", "--gid", "0")
 

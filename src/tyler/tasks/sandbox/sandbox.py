@@ -197,9 +197,6 @@ def _warn_once(reason: str) -> None:
     warnings.warn(f"programs of the model run WITHOUT a sandbox, as your user: {reason}", RuntimeWarning, stacklevel=2)
 
 
-# ---------------------------------------------------------------------------------------------------------- one process
-
-
 def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: object, limits: Limits) -> Report:
     """Have the worker that `start` starts carry out an order; it signals through a pipe that only it may write to."""
     deadline, token = time.monotonic() + limits.seconds, secrets.token_hex(32)
