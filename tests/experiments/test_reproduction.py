@@ -16,7 +16,7 @@ from tyler.experiments.cells import Cell, Sources
 from tyler.experiments.declared import main as main_experiment
 from tyler.experiments.experiment import Entry, chance
 from tyler.experiments.grid import Grid
-from tyler.experiments.listing import show_trace, sources_of
+from tyler.experiments.listing import memory_of, show_trace, sources_of
 from tyler.experiments.records import names as read_names
 from tyler.experiments.reproduction import RECORDS, RESULTS, Reproduction, with_seeds
 from tyler.experiments.scales import SCALES, Scale
@@ -248,6 +248,14 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--hardware", "H100-80GB"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
     assert len(rows) == 4 + 4 * 4 * 4 and all(line.rstrip()[-1].isdigit() for line in rows), "a cell is one line"
+
+
+def test_memory_of_a_cell_counts_weights_that_a_processor_packs() -> None:
+    [entry, *_] = declared.find("main").entries(SCALES["smollm2"])
+    plain, packing = (
+        memory_of(entry.cells[0], Device("this", 8 * GB, half=False, packs=packs)) for packs in (False, True)
+    )
+    assert packing > plain + 0.3 * GB, "SmolLM2-135M in float32 once more"
 
 
 # ------------------------------------------------------------------------------------------------------- the smoke run
