@@ -88,7 +88,7 @@ def memory_of(cell: Cell, device: Device) -> int:
         for stage in cell.training.stages
         if stage.method not in NO_TRAINING
     }
-    return max(sum(of_phase(phase, shape, one, element, device.packs).values()) for phase, one in phases.items())
+    return max(sum(of_phase(phase, shape, phases[phase], element, device.packs).values()) for phase in phases)
 
 
 def show_trace(reproduction: Reproduction, wanted: Sequence[str]) -> None:

@@ -145,7 +145,7 @@ class WidenedProducts(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in PRODUCTS or args[-1].dtype != torch.bfloat16:
             return func(*args, **(kwargs or {}))
-        return func(*(one.float() for one in args), **(kwargs or {})).bfloat16()
+        return func(*(factor.float() for factor in args), **(kwargs or {})).bfloat16()
 
 
 class _AutocastProduct(torch.autograd.Function):
