@@ -88,7 +88,8 @@ def memory_of(cell: Cell, device: Device) -> int:
         for stage in cell.training.stages
         if stage.method not in NO_TRAINING
     }
-    return max(sum(of_phase(phase, shape, phases[phase], element, device.packs).values()) for phase in phases)
+    parts = (of_phase(phase, shape, settings, element, device.packs) for phase, settings in phases.items())
+    return max(sum(part.values()) for part in parts)
 
 
 def show_trace(reproduction: Reproduction, wanted: Sequence[str]) -> None:

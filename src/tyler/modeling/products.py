@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
 WIDE = 24
 """Positions from which a half-precision product on a CPU without its instructions is faster after widening."""
 
@@ -139,11 +138,14 @@ class LowerCopies:
 class WidenedProducts(TorchDispatchMode):
     """Within it products of bfloat16 matrices are those of float32, rounded once.
 
-    For a CPU without bfloat16's instructions, whose emulation makes a training step 20 times as long.
+    For a CPU without bfloat16's instructions, whose emulation makes a training step 20 times as long. It reaches what
+    `rounded_product` does not: products of backward passes, and those that torch's autocast makes.
     """
 
+    PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in PRODUCTS or args[-1].dtype != torch.bfloat16:
+        if func not in self.PRODUCTS or args[-1].dtype != torch.bfloat16:
             return func(*args, **(kwargs or {}))
         return func(*(factor.float() for factor in args), **(kwargs or {})).bfloat16()
 
