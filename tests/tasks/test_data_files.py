@@ -36,10 +36,10 @@ def test_every_format_gives_the_same_rows_numbered_by_line_or_by_place(tmp_path,
     assert all("rows" in row.where and str(row.number) in row.where for row in rows)
 
 
-def test_a_quoted_csv_field_may_hold_newlines(tmp_path):
+def test_a_csv_row_is_numbered_by_its_first_line_after_newlines_and_blank_lines(tmp_path):
     path = tmp_path / "rows.csv"
-    path.write_text('problem,answer\n"one\ntwo",1\nthree,3\n')
-    assert [(row.number, row.text("problem")) for row in read_rows(path)] == [(2, "one\ntwo"), (4, "three")]
+    path.write_text('problem,answer\n\n"one\ntwo",1\n\n\nthree,3\n')
+    assert [(row.number, row.text("problem")) for row in read_rows(path)] == [(3, "one\ntwo"), (7, "three")]
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".json", ".csv"])
@@ -85,7 +85,8 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
         ("a.json", b'[{"a": 1},\n7]', "row 2: expected a JSON object, got int"),
         ("a.json", b'[{"a": 1},\n{"a": ]', "not JSON .*line 2"),
         ("a.csv", b"a,b\n1\n", "line 2: expected 2 columns"),
-        ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 columns"),
+        ("a.csv", b"a,b\n1,2\n\n1,2,3\n", "line 4: expected 2 columns"),
+        ("a.csv", b'a,b\n\n"1,2\n', "line 3: not CSV"),
         ("a.parquet", b"PAR1", "not Parquet"),
         ("a.jsonl", b'{"a": ' + b"7" * 5000 + b"}", "line 1: not JSON"),
         ("a.txt", b"x", r"allowed endings are \.jsonl"),

@@ -124,13 +124,16 @@ def _json_array(path: Path) -> _Numbered:
 
 def _csv(path: Path) -> _Numbered:
     csv.field_size_limit(2**31 - 1)
-    reader = csv.DictReader(io.StringIO(_decoded(path.read_bytes(), str(path)), newline=""), strict=True)
-    line = 2
+    reader = csv.reader(io.StringIO(_decoded(path.read_bytes(), str(path)), newline=""), strict=True)
+    line = 1
     try:
+        names = next(reader, [])
+        line = reader.line_num + 1
         for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(f"{path}, line {line}: expected {len(reader.fieldnames or ())} columns")
-            yield line, row
+            if row:  # not a blank line
+                if len(row) != len(names):
+                    raise ValueError(f"{path}, line {line}: expected {len(names)} columns")
+                yield line, dict(zip(names, row, strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {line}: not CSV ({error})") from error
