@@ -38,8 +38,8 @@ def test_every_format_gives_the_same_rows_numbered_by_line_or_by_place(tmp_path,
 
 def test_a_csv_row_is_numbered_by_its_first_line_after_newlines_and_blank_lines(tmp_path):
     path = tmp_path / "rows.csv"
-    path.write_text('problem,answer\n\n"one\ntwo",1\n\n\nthree,3\n')
-    assert [(row.number, row.text("problem")) for row in read_rows(path)] == [(3, "one\ntwo"), (7, "three")]
+    path.write_text('\nproblem,answer\n\n"one\ntwo",1\n\n\nthree,3\n')
+    assert [(row.number, row.text("problem")) for row in read_rows(path)] == [(4, "one\ntwo"), (8, "three")]
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".json", ".csv"])

@@ -125,12 +125,12 @@ def _json_array(path: Path) -> _Numbered:
 def _csv(path: Path) -> _Numbered:
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader(io.StringIO(_decoded(path.read_bytes(), str(path)), newline=""), strict=True)
-    line = 1
+    line, names = 1, list[str]()
     try:
-        names = next(reader, [])
-        line = reader.line_num + 1
         for row in reader:
-            if row:  # not a blank line
+            if not names:
+                names = row
+            elif row:  # not a blank line
                 if len(row) != len(names):
                     raise ValueError(f"{path}, line {line}: expected {len(names)} columns")
                 yield line, dict(zip(names, row, strict=True))
