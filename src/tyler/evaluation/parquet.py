@@ -36,14 +36,17 @@ VERDICTS = pa.schema([*_NAMES, ("outcome", _WORD), ("answer", _TEXT), ("reason",
 EVALUATIONS = pa.schema(
     [("evaluation", _TEXT), ("row", _TEXT), ("task", _WORD), ("split", _WORD), ("seed", _INT), ("about", _TEXT)]
 )
+_VARIED = ("visible_tokens", "latents", "elapsed", "answer", "position", "action")  # a dictionary makes these larger
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema, about: Mapping[str, Any]) -> None:
     """Write rows as one compressed file, whole or not there; `about` goes into its metadata."""
     noted = {"tyler": json.dumps({"format": FORMAT, **about}, ensure_ascii=False)}
     table = pa.Table.from_pylist(list(rows), schema=schema.with_metadata(noted))
+    columns = [*schema.names, *(f"invocations.list.element.{field.name}" for field in _CALL)]
+    repeated = [column for column in columns if column.rpartition(".")[2] not in _VARIED]
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="brotli", compression_level=11)
+    pq.write_table(table, sink, compression="brotli", compression_level=11, use_dictionary=repeated)
     atomic_write(path, sink.getvalue().to_pybytes())
 
 
