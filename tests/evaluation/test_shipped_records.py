@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tyler.cli.main import main
-from tyler.evaluation.store import read_records
+from tyler.evaluation import parquet
+from tyler.evaluation.store import gather_verdicts, read_records
 
 
 @pytest.fixture
@@ -34,3 +35,12 @@ def test_one_command_grades_the_answers_again_and_their_texts_can_be_read(
         assert main(["grade", str(folder)]) == 0
         assert "graded 501 answers" in (printed := capsys.readouterr().out) and ": 0 verdicts changed" in printed
         assert all("\\boxed{" in (one.text or "") for one in read_records(folder) if one.correct)
+
+
+def test_an_answer_has_one_verdict_in_a_file_also_where_it_is_gathered_twice(root: Path, folders: list[Path]) -> None:
+    gather_verdicts(folders[0], folders)
+    gathered, *_ = folders[0].glob("verdicts-*.parquet")
+    for file in (gathered, *(root / "docs" / "results").rglob("verdicts-*.parquet")):
+        rows = parquet.read(file)[0]
+        assert len({tuple(row[name] for name in ("evaluation", "task", "id", "sample")) for row in rows}) == len(rows)
+    assert len(parquet.read(gathered)[0]) == 1002

@@ -303,9 +303,9 @@ def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:
     paths = [path for source in (folder, *evaluations) for path in source.glob("verdicts-*.parquet")]
     for file in {path.name for path in paths}:
         parts = [parquet.read(path) for path in paths if path.name == file]
-        rows = [row for part, _ in parts for row in part]
+        rows = {tuple(row[name] for name in parquet.VERDICTS.names[:4]): row for part, _ in parts for row in part}
         digests = {name: value for _, about in parts for name, value in about["answers"].items()}
-        parquet.write(folder / file, rows, parquet.VERDICTS, {**parts[-1][1], "answers": digests})
+        parquet.write(folder / file, [*rows.values()], parquet.VERDICTS, {**parts[-1][1], "answers": digests})
 
 
 def check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> None:
