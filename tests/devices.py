@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-MPS, CPU = torch.device("mps"), torch.device("cpu")
+MPS, CPU = torch.device("mps", 0), torch.device("cpu")
 
 ACROSS = {"copy_", "to", "__set__", "__getitem__", "index_select"}
 """What takes tensors of two devices: copies, and indices from the host."""
@@ -85,14 +86,18 @@ def each(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 def device_named(argument: object) -> torch.device | None:
     """The device that an argument names."""
-    if isinstance(argument, torch.device):
-        return argument
-    return torch.device(argument) if isinstance(argument, str) and argument in ("mps", "mps:0", "cpu") else None
+    if isinstance(argument, str) and argument in ("mps", "mps:0", "cpu"):
+        argument = torch.device(argument)
+    if not isinstance(argument, torch.device):
+        return None
+    return MPS if argument.type == "mps" else argument
 
 
 def to_stand_in(tensor: Tensor) -> Tensor:
     if tensor.dtype in (torch.float64, torch.complex128):
         raise TypeError("the MPS framework doesn't support float64")
+    if tensor.is_leaf and tensor.requires_grad and not isinstance(tensor, Parameter):  # made there: it stays a leaf
+        return tensor.detach().as_subclass(OnStandIn).requires_grad_()
     return tensor if isinstance(tensor, OnStandIn) else tensor.as_subclass(OnStandIn)
 
 

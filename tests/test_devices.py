@@ -24,7 +24,6 @@ from tyler.modeling.backbone import Backbone, best_device, resolve_device, resol
 from tyler.reasoners.memgen.weaver import decide
 from tyler.training import verdicts
 from tyler.training.distributed import joined
-from tyler.training.stage1 import run as run_stage1
 
 FEW = ("greedy", "sampled, budget 3", "top-k and top-p", "boundaries, long waits")
 
@@ -135,12 +134,41 @@ def test_every_command_takes_the_device_and_says_where_there_is_none(
     assert "device 'mps' was asked for, and torch finds no Apple GPU here" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_stage_1_trains_there(stand_in: str, tmp_path: Path) -> None:
-    settings = ["devices.device=mps", "stage1.steps=1", "stage1.batch_size=2", "data.count=4", "data.development=null"]
-    model = run_stage1(load_config("mini", [*settings, "stage1.eval_every=null"]), output=tmp_path / "run")
-    assert model.backbone.device.type == "mps"
-    assert Tyler.from_pretrained(str(tmp_path / "run"), device="cpu").backbone.device.type == "cpu"
+ONE_STEP = "--{0}.steps 1 --{0}.batch_size 1 --{0}.eval_every null"
+SAMPLED = ONE_STEP + " --{0}.max_new_tokens 16"
+STAGES = {
+    "stage1": ("", "stage1", ONE_STEP),
+    "stage2": ("stage1", "stage2", SAMPLED + " --{0}.calibration.num_problems 2"),
+    "sft": ("", "sft", ONE_STEP),
+}
+METHODS = {
+    "grpo": ("", "stage2", SAMPLED),
+    "memgen": ("", "memgen.weaver", ONE_STEP),
+    "memgen-weaver-grpo": ("memgen", "memgen.weaver_grpo", SAMPLED),
+    "memgen-trigger": ("memgen", "memgen.trigger", SAMPLED),
+    "softcot": ("", "softcot", ONE_STEP),
+}
+DATA = "--data.count 4 --data.development null --data.held_out [] --grpo.group_size 2"
+
+
+@pytest.mark.parametrize(("dtype", "methods"), [("float32", STAGES | METHODS), ("float16", STAGES)])
+def test_every_method_trains_there_and_answers(
+    dtype: str, methods: dict[str, tuple[str, str, str]], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for method, (start, section, settings) in methods.items():
+        where = f"--devices.device {device} --backbone.dtype {dtype} --output {method} {start and f'--start {start}'}"
+        given = f"{where} {DATA} {settings.format(section)}"
+        assert main(["train", method, "mini", *given.split()]) == 0, method
+    options = f"--count 2 --max-new-tokens 12 --device {device} --dtype {dtype} --output"
+    for method in methods.keys() - {"stage1", "memgen"}:
+        assert main(["eval", method, *options.split(), f"asked-{method}"]) == 0, method
+    for method in ("soft-thinking", "swireasoning"):
+        assert main(["eval", "mini", "--method", method, *options.split(), f"asked-{method}"]) == 0, method
+
+
+def test_blocks_are_read_and_replaced_there(device: str) -> None:
+    assert main(["lens", "mini-tyler", "--count", "3", "--device", device, "--max-new-tokens", "40"]) == 0
 
 
 def test_one_device_is_not_named_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,7 @@ def of_answer(
     readings = read_blocks(loaded, answer, others, seed)
     every, facts = tables.answer_tables(readings), {"model": name, "answer": answer.summary()}
     page = tables.page(facts, every, question=question, traced=as_html(answer.text, answer.invocations))
-    content = [asdict(reading) for reading in readings]
-    return page, content, as_text(answer.text, answer.invocations), every[:2]
+    return page, [asdict(reading) for reading in readings], as_text(answer.text, answer.invocations), every[:2]
 
 
 def of_survey(result: Survey, about: dict[str, str]) -> Shown:

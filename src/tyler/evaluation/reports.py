@@ -205,8 +205,7 @@ def rows(reports: Sequence[Report], columns: Sequence[str] = tuple(COLUMNS)) -> 
 def heading(reports: Sequence[Report]) -> str:
     """What the rows of a table are: tasks, or methods on the same problems."""
     tasks = {record.task for report in reports for record in report.records}
-    titles = {find_task(task).title for task in tasks}
-    return "task" if all(report.name in titles for report in reports) else "method"
+    return "task" if {find_task(task).title for task in tasks} >= {report.name for report in reports} else "method"
 
 
 def sample_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:

@@ -42,8 +42,7 @@ class PooledHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "latents dim"]) -> Float[Tensor, "latents dim"]:
         bits = hidden[-1, :8].contiguous().view(INTEGERS[hidden.element_size()])
-        drawn = int(bits.sum().abs()) % len(self._pool)
-        return self._pool[drawn].to(hidden.dtype)
+        return self._pool[int(bits.sum().abs()) % len(self._pool)].to(hidden.dtype)
 
 
 def zeroed(model: Tyler, blocks: Blocks) -> Heads:

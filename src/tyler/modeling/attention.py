@@ -36,10 +36,19 @@ def attend(
 ) -> Float[Tensor, "rows heads seq head_dim"]:
     """Attention in the dtype of the queries. Keys and values may be in `cache_dtype` already."""
     exact = cache_dtype(queries.dtype, queries.device)
-    states = queries.to(exact), keys.to(exact), values.to(exact)
+    states = queries.to(exact), *of_heads(queries, keys.to(exact), values.to(exact), mask)
     with _kernels(queries.device):
         attended = scaled_dot_product_attention(*states, attn_mask=mask, is_causal=is_causal, enable_gqa=enable_gqa)
     return attended.to(queries.dtype)
+
+
+def of_heads(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Keys and values, [rows, kv_heads, end, head_dim], with as many heads as a kernel takes: on CUDA none takes groups
+    with a mask or in float32, and what torch does instead keeps all scores."""
+    groups = queries.shape[1] // keys.shape[1]
+    if groups == 1 or not queries.is_cuda or (mask is None and queries.dtype != torch.float32):
+        return keys, values
+    return keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
 
 
 def cache_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -84,10 +93,8 @@ class PackedRows:
             if mask is not None:
                 key = torch.cat([*(states.to(key) for states in past[0::2]), key], dim=2)
                 value = torch.cat([*(states.to(value) for states in past[1::2]), value], dim=2)
-                if query.is_cuda:  # no kernel there takes a mask and groups of heads
-                    groups = query.shape[1] // key.shape[1]
-                    key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
             if query.shape[2]:
+                key, value = of_heads(query, key, value, mask)
                 query = scaled_dot_product_attention(
                     query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
                 )

@@ -188,8 +188,7 @@ def _official_files(task: Task | Generated, source: Source, folder: Path) -> lis
 
 def has_files(task: str, folder: Path) -> bool:
     """Whether a folder holds the official files of any split of a task."""
-    sources = find_task(task).sources.values()
-    return any(_files_in(folder, source) for source in sources if source is not None)
+    return any(_files_in(folder, source) for source in find_task(task).sources.values() if source is not None)
 
 
 def _files_in(folder: Path, source: Source) -> list[Path]:

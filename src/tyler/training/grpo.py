@@ -148,8 +148,7 @@ class GrpoTrainer(Trainer):
         rollout = self.answered(problems, requests)
         if self.objective.on_fault == "resample" and (places := rollout.faults):
             again = [reseeded(requests[place]) for place in places]
-            other = self.answered([members[place][0] for place in places], again)
-            return replaced(rollout, other, places)
+            return replaced(rollout, self.answered([members[place][0] for place in places], again), places)
         return rollout
 
     def answered(self, problems: Sequence[Problem], requests: Sequence[Request]) -> Rollout:
@@ -202,8 +201,7 @@ class GrpoTrainer(Trainer):
             **self.describe(rollout),
             **self.describe_answers(rollout.trajectories),
         }
-        means = distributed.average(mine, len(rollout.problems))
-        return means | self.reward_metrics(rollout)
+        return distributed.average(mine, len(rollout.problems)) | self.reward_metrics(rollout)
 
     def reward_metrics(self, rollout: Rollout) -> dict[str, float]:
         """The mean reward, and the mean and the spread of each of its parts, over the batch of all processes."""
@@ -265,8 +263,7 @@ class GrpoTrainer(Trainer):
                 terms = self.part_terms(rollout, places, actions, weights, advantages, first)
                 backward(terms["loss"])
                 totals = {name: totals.get(name, 0.0) + float(term.detach()) for name, term in terms.items()}
-        totals = distributed.add_up(totals, self.terms)
-        return totals | self.mismatch(rollout, actions, weights.mask)
+        return distributed.add_up(totals, self.terms) | self.mismatch(rollout, actions, weights.mask)
 
     def part_terms(
         self,

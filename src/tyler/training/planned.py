@@ -225,8 +225,7 @@ def on_traces(shape: Shape, config: Config, section: str, lora: LoraConfig | Non
     """One read of whole traces."""
     length, loop = config.stage1.max_length, config.loops[section]
     read = Read(rows_of(config, section, length), length, length, masked=False)
-    recompute = loop.gradient_checkpointing
-    return Step(((read, lora),), read.positions, trained, recompute, weight_copies=copies_of(loop))
+    return Step(((read, lora),), read.positions, trained, loop.gradient_checkpointing, weight_copies=copies_of(loop))
 
 
 def sft(shape: Shape, config: Config, section: str) -> Step:

@@ -19,6 +19,7 @@ from tyler.engine.native.engine import Engine
 from tyler.engine.native.reader import Reader, pieces
 from tyler.engine.request import FinishEvent, SoftPrompt
 from tyler.engine.routing import Forced, Never
+from tyler.modeling.attention import attend, of_heads
 
 SLOTS = 4
 
@@ -135,6 +136,52 @@ def test_neighbours_with_equally_many_positions_are_one_product() -> None:
         Span(7, 3, 41),
     ]
     assert [len(run) for run in runs_of(spans)] == [2, 1, 1, 1, 2], "a gap and long spans begin another one"
+
+
+# ------------------------------------------------------------------------------------- what CUDA's kernels take
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_heads_are_folded_over_a_span_of_any_length_as_on_cuda(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel there takes groups of heads and a mask; only a prompt from its start has none."""
+    decoder = tiny.tyler(family).policy.decoder
+    wholes = {slot: noise(120, seed=slot) for slot in range(3)}
+    steps = ({0: 30, 1: 33}, {0: 90, 1: 93}, {0: 91, 1: 120, 2: 120})
+    expected = [read(plain, wholes, ends) for plain in (started(decoder),) for ends in steps]
+    monkeypatch.setattr(attention, "FEW", 1000)
+    given = list[bool]()
+    monkeypatch.setattr(
+        attention, "attend", lambda *states, **more: given.append(more["enable_gqa"]) or attend(*states, **more)
+    )
+    folding = started(decoder)
+    for ends, states in zip(steps, expected, strict=True):
+        outputs = read(folding, wholes, ends)
+        assert outputs.keys() == states.keys() and all(close(outputs[slot], states[slot]) for slot in outputs)
+    assert sum(given) == 3 * decoder.config.num_hidden_layers < len(given), "three prompts"
+
+
+class OnCuda(Tensor):
+    """A tensor that says so."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "masked", "heads"),
+    [
+        (Tensor, torch.float32, True, 2),
+        (OnCuda, torch.bfloat16, False, 2),
+        (OnCuda, torch.bfloat16, True, 8),
+        (OnCuda, torch.float32, False, 8),
+        (OnCuda, torch.float32, True, 8),
+    ],
+)
+def test_keys_are_repeated_where_no_kernel_takes_groups_of_heads(
+    kind: type[Tensor], dtype: torch.dtype, masked: bool, heads: int
+) -> None:
+    queries, keys = (torch.empty(1, count, 6, 4, dtype=dtype).as_subclass(kind) for count in (8, 2))
+    mask = torch.ones(6, 6, dtype=torch.bool) if masked else None
+    assert [states.shape[1] for states in of_heads(queries, keys, keys, mask)] == [heads, heads]
 
 
 # ------------------------------------------------------------------------------- sequences of any lengths

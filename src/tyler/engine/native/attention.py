@@ -20,7 +20,7 @@ from tyler.engine.native.cache import KeyValueCache
 from tyler.modeling.attention import attend
 
 FEW = 16
-"""Positions of a slot up to which all query heads of a key-value head are folded into one product."""
+"""Positions of a slot up to which a CPU reads all query heads of a key-value head in one product; CUDA, of any."""
 TAKES_LENGTHS = "seqused_k" in inspect.signature(varlen.varlen_attn).parameters
 """Whether this torch's attention for sequences of any lengths reads a part of each cached one: 2.13 does."""
 TOGETHER = 64
@@ -95,7 +95,7 @@ class Run:
         end, slots = max(span.end for span in spans), slice(spans[0].slot, spans[-1].slot + 1)
         self._keys, self._values = (states[:, slots, :, :end].unbind(0) for states in (cache.keys, cache.values))
         self._whole = self._seq > 1 and self._rows == 1 and spans[0].start == 0
-        self._groups = cache.groups if self._seq <= FEW and not self._whole else 1
+        self._groups = cache.groups if not self._whole and (self._seq <= FEW or cache.keys.is_cuda) else 1
         self._mask: Tensor | None = None
         if not self._whole and (self._seq > 1 or any(span.end < end for span in spans)):
             own = torch.tensor([[span.start] for span in spans], device=cache.keys.device)
