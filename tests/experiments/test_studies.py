@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.axes import Axes
 
 from tyler.cli.main import main
 from tyler.evaluation.store import name_of
@@ -79,10 +80,43 @@ def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".tex", ".json", ".svg"}
     picture = root / "docs" / "results" / f"{study.records}.svg"
     if picture.exists():
-        texts, points = drawn_in(picture)
-        expected_texts, expected_points = drawn_in(tmp_path / picture.name)
-        assert texts == expected_texts and len(points) > 100
-        assert points == pytest.approx(expected_points, abs=0.02), f"tyler reproduce {name} --render"
+        assert_drawn_from_the_store(picture, tmp_path / picture.name)
+
+
+def test_the_curve_shows_shares_and_differences_by_steps(results: Results, root: Path, tmp_path: Path) -> None:
+    found = results("smollm2_growth")
+    write_results(tmp_path, "smollm2_growth", found)
+    assert_drawn_from_the_store(root / "docs" / "results" / CURVE, tmp_path / CURVE)
+    panels = [points_in(axes) for axes in GROWTH.figures(found)[Path(CURVE).stem].axes]
+    shares, gains = ({name: dict(points) for name, points in panel.items()} for panel in panels)
+    assert shares.keys() == {"Stage 1", "Stage 1, means", "Pause tokens", "SFT"}
+    assert gains.keys() == {"Stage 1, means", "Pause tokens"}, "SFT reads no latents"
+    k = {one["row"]: one["k"] for one in found["entries"] if one["column"] == "MAWPS" and "k" in one}
+    points = {(one["first"], one["second"]): one["points"] for one in found["comparisons"]}
+    for steps in (250, 1000, 2500):
+        own, means = f"Stage 1, {steps} steps", f"Stage 1, {steps} steps, means"
+        if own in k:
+            assert shares["Stage 1"][steps] == pytest.approx(sum(k[own]) / len(k[own]) / 5)
+        assert (steps in shares["Stage 1"], gains["Stage 1, means"].get(steps)) == (own in k, points.get((own, means)))
+
+
+CURVE = "smollm2-growth-curve.svg"
+
+
+def points_in(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    """The lines of a panel that its legend names."""
+    return {
+        str(line.get_label()): [(x, y) for x, y in line.get_xydata()]
+        for line in axes.lines
+        if not str(line.get_label()).startswith("_")
+    }
+
+
+def assert_drawn_from_the_store(picture: Path, expected: Path) -> None:
+    texts, points = drawn_in(picture)
+    expected_texts, expected_points = drawn_in(expected)
+    assert texts == expected_texts and len(points) >= 30, "render the study again"
+    assert points == pytest.approx(expected_points, abs=0.02), "render the study again"
 
 
 def drawn_in(picture: Path) -> tuple[list[str], list[float]]:

@@ -107,8 +107,7 @@ def of_survey(result: Survey, about: dict[str, str]) -> Shown:
 
     every, facts = tables.survey_tables(result), about | {"answers with operators": str(result.num_problems)}
     content = {**about, "version": tyler.__version__, **asdict(result)}
-    heading = f"over {result.num_problems} problems, with 95% intervals"
-    return tables.page(facts, every), content, heading, every[:-1]
+    return tables.page(facts, every), content, f"over {result.num_problems} problems, with 95% intervals", every[:-1]
 
 
 def show(result: Shown, as_json: bool, page: Path | None) -> None:

@@ -299,8 +299,7 @@ def fold_overrides(argv: Sequence[str]) -> list[str]:
 
 
 def _refuse(message: str) -> int:
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
-    process = f"process {os.environ.get('RANK')}: " if several else ""
+    process = f"process {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
     print(f"tyler: {process}{message}", file=sys.stderr)
     return USAGE_ERROR
 

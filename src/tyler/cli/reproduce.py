@@ -84,8 +84,7 @@ def reproduce(
 
     sources = replace(sources_in(data), engine=engine.engine_choice)
     output, chosen = output or Path("runs") / f"reproduce-{scale}", with_seeds(scale_named(scale), seeds)
-    libraries = earlier_records(earlier)
-    reproduction = Reproduction(possible(names, chosen), chosen, output, sources, libraries)
+    reproduction = Reproduction(possible(names, chosen), chosen, output, sources, earlier_records(earlier))
     check_seeds(reproduction, seeds)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     if instead.smoke and not instead.dry_run:

@@ -86,8 +86,7 @@ def _following(method: str, config: str, output: Path, settings: Config, overrid
     following = list[list[str]]()
     for name, training in TRAININGS.items():
         if method in training.start:
-            is_default = output == run_directory(config, training.start[0])
-            start = [] if is_default else ["--start", str(output)]
+            start = [] if output == run_directory(config, training.start[0]) else ["--start", str(output)]
             following.append(["train", name, config, *start, *dotted])
     if method != "stage1":
         evaluation = settings.evaluation

@@ -200,8 +200,7 @@ class Config(Section):
         """
         evaluation, development, held_out = self.evaluation, self.development_set, self.data.held_out
         paths = (self.data.path, evaluation.path)
-        beside = tuple(_folder(path) for path in paths if path is not None)
-        chosen = partial(Selection, beside=beside)
+        chosen = partial(Selection, beside=tuple(_folder(path) for path in paths if path is not None))
         sets = [chosen(entry.task, entry.split, entry.path, optional=entry.optional) for entry in held_out or ()]
         evaluated = chosen(
             evaluation.task, evaluation.split, evaluation.path, revision=evaluation.revision, optional=True

@@ -228,8 +228,7 @@ def sample_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
 
 def mean_accuracy(reports: Sequence[Report]) -> float | None:
     """The unweighted mean over benchmarks, as the paper averages; None where the reports are not of several tasks."""
-    several = len(reports) > 1 and heading(reports) == "task"
-    return fmean(report.accuracy for report in reports) if several else None
+    return fmean(report.accuracy for report in reports) if len(reports) > 1 and heading(reports) == "task" else None
 
 
 def mean_in_words(reports: Sequence[Report]) -> str | None:

@@ -40,8 +40,7 @@ GRADERS = min(4, os.cpu_count() or 1)
 
 def name_of(settings: Mapping[str, Any]) -> str:
     """The hash that names an evaluation: of its model, method, decoding, prompt template, end tokens and problems."""
-    text = json.dumps(settings, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 def grader_of(options: GradeOptions, answers: Iterable[Answer]) -> dict[str, str]:

@@ -73,8 +73,7 @@ def accuracy_table(results: Results, name: str, caption: str, published: str, gr
             with_paper(difference(results, group, row), shown(published, group, row, "Difference", "+.2f")),
         )
         rows.append((row, *shares, *ends))
-    header = ("method", *columns, "average", "difference to CoT")
-    return Table(name, caption, header, tuple(rows))
+    return Table(name, caption, ("method", *columns, "average", "difference to CoT"), tuple(rows))
 
 
 def average(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float, float] | None:

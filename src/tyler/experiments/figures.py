@@ -106,6 +106,38 @@ def draw_panel(
     axes.grid(axis="x", alpha=0.25)
 
 
+def draw_curve(entries: Sequence[Entry], pairs: Sequence[Entry], groups: Mapping[str, Iterable[str]]) -> Figure:
+    """Shares of right answers by steps, and what the first row of a group has above the others that read latents.
+
+    Groups are called by their steps; rows in the same place of each are a line.
+    """
+    figure, (shares, gains) = panels(columns=2)
+    numbers = {(row["row"], ""): (100 * fmean(row["k"]) / row["n"], row["low"], row["high"]) for row in entries}
+    numbers |= {(pair["first"], pair["second"]): (pair["points"], pair["low"], pair["high"]) for pair in pairs}
+    silent, steps = {row["row"] for row in entries if not row["latents"]}, [int(name.split()[0]) for name in groups]
+    lines, own = [*zip(*groups.values(), strict=True)], f", {next(iter(groups))}"
+    for rows, color in zip(lines, COLOURS[1:], strict=False):
+        label = rows[0].replace(own, "")
+        line(shares, steps, [numbers.get((row, "")) for row in rows], color, label)
+        if rows != lines[0] and silent.isdisjoint(rows):
+            line(gains, steps, [numbers.get(pair) for pair in zip(lines[0], rows, strict=True)], color, label)
+    gains.axhline(0, color="black", linewidth=0.6)
+    for axes, title in ((shares, "% right"), (gains, f"{lines[0][0].replace(own, '')}: points above")):
+        axes.set(xscale="log", xlabel="training steps", ylabel=title)
+        axes.set_xticks(steps, map(str, steps))
+        axes.minorticks_off()
+        axes.legend()
+    return figure
+
+
+def line(axes: Axes, xs: Sequence[int], points: Sequence[Sequence[float] | None], color: str, label: str) -> None:
+    """Points with their intervals, (y, low, high), and gaps."""
+    there = [(x, *point) for x, point in zip(xs, points, strict=True) if point]
+    for x, y, *ends in there:
+        bar(axes, x, y, ends, color)
+    axes.plot([x for x, *_ in there], [y for _, y, *_ in there], "o-", color=color, label=label)
+
+
 def short(name: str) -> str:
     """A row's name without what its group says already."""
     for start in ("Stage 1, ", "Stage 1 of ", "Stage 2, ", "Stage 2 "):

@@ -173,8 +173,7 @@ class Grid:
         start, before = self.trained(training.start, preset, seed) if training.start is not None else ("", 0.0)
         name = name_of(training.identity(preset, seed, self.sources))
         if not self._done(name).exists():
-            config = self._config(training, preset, seed)
-            seconds = _timed(training, config, start, self.models / name)
+            seconds = _timed(training, self._config(training, preset, seed), start, self.models / name)
             about = {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
             atomic_write(self._done(name), json.dumps({**about, "seconds": seconds}))
         return str(self.models / name), before + json.loads(self._done(name).read_text())["seconds"]

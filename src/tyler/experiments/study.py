@@ -49,6 +49,7 @@ class Study:
     studies, some of whose rows it is compared with.
 
     `groups` are the rows in the order in which they are run and the figure shows them, `dotted` the one that is a line.
+    `curve` names groups that differ in their steps, row by row, and have one column.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Study:
     comparisons: Sequence[Comparison]
     dotted: str = "CoT"
     beside: Sequence[str] = ()
+    curve: Sequence[str] = ()
     drawn: ClassVar[str] = "Bars are 95% intervals over problems, ticks are seeds."
 
     def entries(self, scale: Scale) -> list[Entry]:
@@ -109,11 +111,15 @@ class Study:
         return [*every, spread_table(self.records, results["spread"])] if results["spread"] else every
 
     def figures(self, results: Results) -> Figures:
-        """Every row's share of right answers, one panel for each column."""
-        from tyler.experiments.figures import draw
+        """Every row's share of right answers, one panel for each column; and the curve."""
+        from tyler.experiments.figures import draw, draw_curve
 
         entries = [entry for entry in results["entries"] if "k" in entry]
-        return {self.records: draw(entries, self.groups, self.dotted)} if entries else {}
+        drawn = {self.records: draw(entries, self.groups, self.dotted)} if entries else {}
+        if entries and self.curve:
+            points = {name: self.groups[name] for name in self.curve}
+            drawn[f"{self.records}-curve"] = draw_curve(entries, results["comparisons"], points)
+        return drawn
 
 
 STUDIES = Path(__file__).with_name("studies")

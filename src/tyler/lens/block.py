@@ -313,8 +313,7 @@ class Gap:
 def rescore(model: Tyler, answers: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
     """Each answer from its block on, some answers in one pass, each pass within `turn`."""
     lengths = (len(answer.prompt_ids) + answer.num_visible + answer.num_latents for answer, _ in answers)
-    longest = max(lengths, default=1)
-    rows, scored = min(ROWS, max(1, POSITIONS // longest)), list[Rescored]()
+    rows, scored = min(ROWS, max(1, POSITIONS // max(lengths, default=1))), list[Rescored]()
     for start in range(0, len(answers), rows):
         part = answers[start : start + rows]
         with turn():
@@ -338,8 +337,7 @@ def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, 
 
 def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "latents dim"]) -> Trajectory:
     """The same answer with other latents in one block's place; their number may differ, and 0 removes the block."""
-    blocks = [*trajectory.latents[:index], latents, *trajectory.latents[index + 1 :]]
-    return replace(trajectory, latents=blocks)
+    return replace(trajectory, latents=[*trajectory.latents[:index], latents, *trajectory.latents[index + 1 :]])
 
 
 def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:

@@ -167,8 +167,7 @@ def synthesized(
 ) -> Float[Tensor, "latents dim"]:
     """The latents of an operator in a context: one pass over x_t and Q_k, and Proj_k of the last N_k states."""
     embeds = torch.cat([context, head.queries.to(context)])[None]
-    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state[0]
-    return head(hidden[-head.num_latents :])
+    return head(decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state[0][-head.num_latents :])
 
 
 def next_operator(model: Tyler, operator: str) -> str | None:

@@ -40,8 +40,7 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
     if not paths:
         raise ValueError("there is nothing to report on; give a run, an evaluation, or a folder that holds some")
     runs = named([run for path in paths for run in _runs(path)])
-    default = paths[0] if len(paths) == 1 else Path("runs")
-    file = output or default / REPORT
+    file = output or (paths[0] if len(paths) == 1 else Path("runs")) / REPORT
     file.parent.mkdir(parents=True, exist_ok=True)
     title = runs[0][0] if len(runs) == 1 else f"{', '.join(map(str, paths))}: {counted(len(runs), 'run')}"
     atomic_write(file, page(runs, file.parent, title))

@@ -67,5 +67,4 @@ def repeating(model: Tyler, answer: Answer, router: Router | None) -> Request | 
     names = [operator.name for operator in model.operators]
     for call in answer.invocations:  # each where it stands among tokens and earlier calls
         actions.insert(call.action, model.backbone.vocab_size + names.index(call.operator))
-    request = model.request(answer.prompt, router=router, max_new_tokens=len(actions) + end)
-    return replace(request, branch=actions)
+    return replace(model.request(answer.prompt, router=router, max_new_tokens=len(actions) + end), branch=actions)

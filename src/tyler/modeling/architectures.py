@@ -119,8 +119,7 @@ def settings_of(id: str) -> dict[str, Any]:
 def biased_maps(settings: Mapping[str, Any]) -> frozenset[str]:
     """The linear maps of a layer that have a bias, by the name that they have in transformers."""
     family = FAMILIES[settings["model_type"]]
-    flagged = (maps for flag, maps in family.bias_flags.items() if settings.get(flag))
-    return frozenset(family.biased).union(*flagged)
+    return frozenset(family.biased).union(*(maps for flag, maps in family.bias_flags.items() if settings.get(flag)))
 
 
 def siblings(name: str) -> list[str]:

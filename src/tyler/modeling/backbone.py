@@ -353,8 +353,7 @@ def view(model: PreTrainedModel) -> PreTrainedModel:
 
     Switching adapters inside one tree gives wrong gradients under activation checkpointing; two trees cannot.
     """
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared)
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 def best_device() -> torch.device:

@@ -82,8 +82,7 @@ def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -
         return record
     if Path(instead).exists() or not (instead in NAMES or HUB_ID.fullmatch(instead)):
         raise ValueError(f"--backbone {instead} is not a model on the Hub; give its id, USER/NAME")
-    adapters = [folder / name for name in record.merged_adapters]
-    loaded = load_backbone(instead, adapters, dtype=record.dtype)
+    loaded = load_backbone(instead, [folder / name for name in record.merged_adapters], dtype=record.dtype)
     record.check(loaded, folder)
     return replace(record, id=instead, revision=loaded.revision, folder=None)
 

@@ -106,8 +106,7 @@ def operator_logprobs(
     decisions: Decisions, psi: Tensor
 ) -> tuple[Float[Tensor, "positions operators"], Float[Tensor, "positions"]]:
     """log p of each operator and of all tokens together over V'."""
-    logits = torch.cat([decisions.hidden @ psi.T, decisions.token_mass[:, None]], dim=-1)
-    logprobs = logits.log_softmax(dim=-1)
+    logprobs = torch.cat([decisions.hidden @ psi.T, decisions.token_mass[:, None]], dim=-1).log_softmax(dim=-1)
     return logprobs[:, :-1], logprobs[:, -1]
 
 

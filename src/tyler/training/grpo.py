@@ -231,8 +231,7 @@ class GrpoTrainer(Trainer):
         epsilon, scale = self.objective.advantage_epsilon, self.objective.scale_rewards
         everyone = distributed.gather(rollout.rewards) if scale == "batch" else [rollout.rewards]
         batch = torch.cat(everyone).flatten()
-        found = group_advantages(rollout.rewards, epsilon, scale=scale, batch=batch)
-        return found.flatten().to(self.backbone.device)
+        return group_advantages(rollout.rewards, epsilon, scale=scale, batch=batch).flatten().to(self.backbone.device)
 
     def weights(self, rollout: Rollout, actions: Actions) -> ActionWeights:
         """Weights of every action over the whole batch, so that micro-batches and the shares of processes add up."""
@@ -295,8 +294,7 @@ class GrpoTrainer(Trainer):
     def mismatch(self, rollout: Rollout, actions: Actions, mask: Tensor) -> dict[str, float]:
         """How far the engine's log-probabilities are from the learner's, over all actions of the batch."""
         assert rollout.start is not None
-        gaps = (rollout.start - actions.logprobs)[mask].abs().cpu()
-        everywhere = torch.cat(distributed.gather(gaps))
+        everywhere = torch.cat(distributed.gather((rollout.start - actions.logprobs)[mask].abs().cpu()))
         if not len(everywhere):
             return {}
         p99 = everywhere.kthvalue(max(1, round(0.99 * len(everywhere)))).values

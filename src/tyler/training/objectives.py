@@ -63,8 +63,7 @@ def chosen_logprobs(
         hidden, head_weight = hidden.to(lower), head_weight.to(lower)
     rows = operator_rows.to(torch.promote_types(hidden.dtype, torch.float32))
     size = chunk_size or positions_at_once(len(head_weight) + len(rows))
-    chunked = hidden, rows, actions, allowed
-    return _ChosenLogprobs.apply(*chunked, head_weight, temperature, size)
+    return _ChosenLogprobs.apply(hidden, rows, actions, allowed, head_weight, temperature, size)
 
 
 def token_logprobs(

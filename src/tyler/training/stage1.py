@@ -73,8 +73,7 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Trace]):
 
     def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         model, recompute = self.model, self.recomputed
-        decoder = model.synthesizer.decoder
-        latents = synthesize(model.backbone, decoder, model.heads, part, recompute=recompute)
+        latents = synthesize(model.backbone, model.synthesizer.decoder, model.heads, part, recompute=recompute)
         return stage1_loss(*target_logprobs(model.backbone, part, latents, recompute=recompute), num_targets)
 
     def num_positions(self, example: Trace) -> int:

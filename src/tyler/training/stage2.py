@@ -152,8 +152,7 @@ class Stage2Trainer(GrpoTrainer):
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
         policy, recompute = self.model.policy, self.loop.gradient_checkpointing
-        answers = [rollout.trajectories[place] for place in places]
-        of = self.backbone, policy.decoder, policy.psi, answers
+        of = self.backbone, policy.decoder, policy.psi, [rollout.trajectories[place] for place in places]
         return replay_logprobs(*of, recompute=recompute, share_prompts=not self.in_step)
 
     @torch.no_grad()

@@ -72,8 +72,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     def batch(self, step: int) -> list[Item]:
         """The examples of a step, counted from 0: a function of the seed and the step."""
         loop = self.loop
-        pairs = batch_at(step, loop.batch_size, len(self.examples), loop.seed)
-        return [self.examples[index] for _, index in pairs]
+        return [self.examples[index] for _, index in batch_at(step, loop.batch_size, len(self.examples), loop.seed)]
 
     @property
     def recomputed(self) -> bool:

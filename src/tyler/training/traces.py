@@ -23,8 +23,7 @@ def tokenize(backbone: Backbone, operators: Sequence[Operator], prompt: Prompt, 
         raise ValueError(f"problem {problem.id!r} has no solution trace; Stage 1 learns from traces")
     tokenizer = backbone.tokenizer
     targets = target_ids(tokenizer, problem.solution)
-    spans = token_spans(tokenizer, problem.solution, targets[:-1])
-    pairs = candidates(problem.solution, spans, operators)
+    pairs = candidates(problem.solution, token_spans(tokenizer, problem.solution, targets[:-1]), operators)
     asked = prompt_ids(tokenizer, problem.prompt, prompt.of_problem(problem))
     return Trace(problem.id, tuple(asked), tuple(targets), tuple(pairs))
 

@@ -43,8 +43,7 @@ def entries(scale: Scale) -> list[Entry]:
 def tables(results: Results) -> list[Table]:
     """The one."""
     group = results["entries"][0]["group"]
-    caption = f"Ablation on {group}, Pass@1 in per cent"
-    return [accuracy_table(results, "ablation", caption, "ablation", group)]
+    return [accuracy_table(results, "ablation", f"Ablation on {group}, Pass@1 in per cent", "ablation", group)]
 
 
 EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, partial(held_against, BASE))

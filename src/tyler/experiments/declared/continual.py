@@ -71,8 +71,7 @@ def forgetting(after: Sequence[Sequence[float]]) -> float:
 
     F_t = mean over the domains i seen so far of max_{s <= t} A_{s,i} - A_{t,i}; the last row is A_t.
     """
-    seen = len(after)
-    return fmean(max(row[i] for row in after) - after[-1][i] for i in range(seen))
+    return fmean(max(row[i] for row in after) - after[-1][i] for i in range(len(after)))
 
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:

@@ -91,8 +91,7 @@ def tables(results: Results) -> list[Table]:
                 (finding["column"], finding["family"] or "all", finding["operator"], str(finding["answers"]), *numbers)
             )
     header = ("task", "family", "operator", "answers", "calls", "% with any", "per 100 tokens", "mean position")
-    group = in_order(results, "group")[0]
-    return [Table("invocation", f"Invocations of {STAGE2} on {group}", header, tuple(rows))]
+    return [Table("invocation", f"Invocations of {STAGE2} on {in_order(results, 'group')[0]}", header, tuple(rows))]
 
 
 def figures(results: Results) -> Figures:

@@ -137,8 +137,7 @@ class TriggerContext:
 def look(row: RequestState, tokenizer: PreTrainedTokenizerBase) -> None:
     """Tell the row's schedule, where it asks, whether the text up to the present ends in a delimiter."""
     if (schedule := schedule_of(row)).unseen:
-        ids = [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]
-        schedule.look(ends_in_delimiter(tokenizer, ids))
+        schedule.look(ends_in_delimiter(tokenizer, [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]))
 
 
 def schedule_of(row: RequestState) -> DelimiterSchedule:

@@ -181,8 +181,7 @@ def _continued(prompt: str, body: str) -> str:
 
 def _lost_only_its_start(lines: list[str]) -> bool:
     """Whether only the first line of a body lacks its indentation, as a completion that was stripped does."""
-    indents = [len(line) - len(line.lstrip()) for line in lines[1:]]
-    body = list(takewhile(bool, indents))
+    body = list(takewhile(bool, [len(line) - len(line.lstrip()) for line in lines[1:]]))
     if not body or not _OPENS.search(lines[0]):
         return bool(body)
     return body[0] >= 2 * _INDENT or min(body) < body[0]

@@ -41,8 +41,7 @@ def _chain(rng: random.Random) -> list[Step]:
     value, steps = Fraction(rng.randint(limit // 10, limit - 1)), list[Step]()
     for _ in range(rng.randint(*STEPS)):
         numbers = _numbers(int(value), limit)
-        weights = [OPERATIONS[operation] for operation in numbers]
-        operation = rng.choices(list(numbers), weights)[0]
+        operation = rng.choices(list(numbers), [OPERATIONS[operation] for operation in numbers])[0]
         steps.append(mawps.step(value, operation, Fraction(rng.choice(numbers[operation]))))
         value = steps[-1].result
     return steps

@@ -49,8 +49,7 @@ def order(record: str) -> tuple[int, ...]:
     SHA-256 of the Record ID, as a number modulo 24, picks from the permutations in lexicographic order. So it is the
     same on every machine and in every run, and depends on no other row.
     """
-    digest = hashlib.sha256(record.encode()).digest()
-    return _ORDERS[int.from_bytes(digest, "big") % len(_ORDERS)]
+    return _ORDERS[int.from_bytes(hashlib.sha256(record.encode()).digest(), "big") % len(_ORDERS)]
 
 
 def equal(answer: str, gold: str, options: GradeOptions) -> bool:

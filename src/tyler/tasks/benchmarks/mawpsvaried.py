@@ -126,8 +126,7 @@ def _varied(source: Source, rng: random.Random) -> Variant | None:
             continue
         kept = all(same_kind(old, step.result) for old, step in zip(source.results, steps, strict=True))
         if kept and steps[-1].result <= LARGEST:
-            named = other_names(source.row.text("Question"), rng)
-            return mawps.with_numbers(source.row, named, numbers), steps
+            return mawps.with_numbers(source.row, other_names(source.row.text("Question"), rng), numbers), steps
     return None
 
 

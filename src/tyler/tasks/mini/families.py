@@ -108,8 +108,7 @@ def arithmetic(rng: random.Random, level: int) -> Puzzle:
     lines[-1] = lines[-1].rsplit(" ", 1)[0] + f" {ANSWER}$"
     phrase, question = _question("arithmetic", rng)
     prompt = f"{name} has {start} {things}. {' '.join(sentences)} {question.format(name=name, things=things)}"
-    shortcut = f"${' '.join(chain)} = {ANSWER}$"
-    return Puzzle(phrase, prompt, lines, shortcut, str(value), _nearby(value, rng))
+    return Puzzle(phrase, prompt, lines, f"${' '.join(chain)} = {ANSWER}$", str(value), _nearby(value, rng))
 
 
 # --- algebra: linear equations in one unknown, solved in formula lines `$3x = 22 - 7$`, `$3x = 15$`, `$x = 5$` --------
@@ -325,8 +324,7 @@ def programs(rng: random.Random, level: int) -> Puzzle:
     body = "\n".join([*machine.text, f"print({machine.variable})"])
     prompt = f"{question}\n```\n{body}\n```"
     lines = [f"```{line}```" for line in machine.trace] + [f"```print {ANSWER}```"]
-    shortcut = f"It prints ${ANSWER}$."
-    return Puzzle(phrase, prompt, lines, shortcut, str(machine.value), _nearby(machine.value, rng))
+    return Puzzle(phrase, prompt, lines, f"It prints ${ANSWER}$.", str(machine.value), _nearby(machine.value, rng))
 
 
 FAMILIES = {draw.__name__: draw for draw in (arithmetic, algebra, science, theorems, programs)}

@@ -50,8 +50,7 @@ def main() -> None:
     _silence(0, 1)
     _limit(order["limits"])  # replies may be huge
     ending, why = _judge(order, Program(os.fdopen(calls[1], "wb"), os.fdopen(replies[0], "rb")))
-    signal = {"token": token, "ending": ending, "why": why[:_MAX_WORDS]}
-    os.write(result, json.dumps(signal).encode() + b"\n")
+    os.write(result, json.dumps({"token": token, "ending": ending, "why": why[:_MAX_WORDS]}).encode() + b"\n")
     os._exit(0)  # not sys.exit: the interpreter's farewell takes longer than most programs
 
 
@@ -165,8 +164,7 @@ def _serve(calls: BinaryIO, replies: BinaryIO) -> None:
     with suppress(EOFError):
         while True:
             args, kwargs = pickle.load(calls)
-            reply = _call(getattr(module, entry_point), args, kwargs)
-            pickle.dump(reply, replies)
+            pickle.dump(_call(getattr(module, entry_point), args, kwargs), replies)
             replies.flush()
 
 
