@@ -302,7 +302,7 @@ def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:
     paths = [path for source in (folder, *evaluations) for path in source.glob("verdicts-*.parquet")]
     for file in {path.name for path in paths}:
         parts = [parquet.read(path) for path in paths if path.name == file]
-        rows = {tuple(row[name] for name in parquet.VERDICTS.names[:4]): row for part, _ in parts for row in part}
+        rows = {(row["evaluation"], row["task"], row["id"], row["sample"]): row for part, _ in parts for row in part}
         digests = {name: value for _, about in parts for name, value in about["answers"].items()}
         parquet.write(folder / file, [*rows.values()], parquet.VERDICTS, {**parts[-1][1], "answers": digests})
 
