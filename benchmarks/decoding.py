@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -114,19 +115,18 @@ def dtypes(name: str, batch: int, new: int, rounds: int) -> Iterator[Timing]:
 
 
 def depth(model: Tyler, rounds: int) -> Iterator[Figure]:
-    """GAP tokens and a call, LATER times, then as many tokens without calls; the first call, which reads the whole
-    context, comes before."""
-    engine, stretch = model.engine(slots=1), GAP * LATER
+    """Tokens after a call and others, a call every GAP; the first call, which reads the whole context, does not count.
+    The clock of a machine drifts by more than a call takes, so that single steps are compared, not stretches."""
+    engine, end = model.engine(slots=1), GAP * (LATER + 2)
     router = Forced({GAP * nth: ("state",) for nth in range(1, LATER + 2)})
     costs: dict[int, list[float]] = {context: [] for context in (SHALLOW, min(DEEP, model.backbone.max_positions // 2))}
     for turn in range(-1, rounds):
         for context, found in costs.items():
-            request = Request(prompts(1, context)[0], router, max_new_tokens=2 * (GAP + stretch) + LATER + 1)
-            events = engine.stream([request])
-            moments = [time.perf_counter() for event in events if isinstance(event, TokenEvent)]
-            first, middle, last = (moments[2 * GAP - 1 + stretch * part] for part in range(3))
+            request = Request(prompts(1, context)[0], router, max_new_tokens=end + LATER + 1)
+            moments = [time.perf_counter() for event in engine.stream([request]) if isinstance(event, TokenEvent)]
+            steps = [later - earlier for earlier, later in pairwise(moments)][GAP:end]
             if turn >= 0:
-                found.append((2 * middle - first - last) / LATER)
+                found += [step - statistics.median(steps) for step in steps[GAP - 1 :: GAP]]
     for context, found in costs.items():
         yield Figure(f"a call after {context:,} tokens", "adds", 1e3 * statistics.median(found), "ms")
     shallow, deep = map(statistics.median, costs.values())

@@ -23,6 +23,9 @@ from torch import Tensor
 
 from tyler.config.loops import Correction, ObjectiveConfig, RewardScale
 
+PerAction = Float[Tensor, "batch actions"]
+"""A number for each action of each answer, padded to the longest."""
+
 # ----------------------------------------------------------------------------------------------------------- advantages
 
 
@@ -68,7 +71,7 @@ def degenerate_groups(rewards: Float[Tensor, "batch group"]) -> Bool[Tensor, " b
 
 def trajectory_weights(
     mask: Bool[Tensor, "batch actions"], group_ids: Int[Tensor, " batch"], dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "batch actions"]:
+) -> PerAction:
     """1 / (num_groups G |tau_i|) on the actions of tau_i: the double mean of Eq. app-grpo-objective, then over groups.
 
     `mask` marks the actions of each trajectory (row); rows with equal `group_ids` answer one prompt, and groups may
@@ -87,14 +90,14 @@ def token_weights(mask: Bool[Tensor, "batch actions"], dtype: torch.dtype = torc
 
 def constant_weights(
     mask: Bool[Tensor, "batch actions"], max_actions: int, dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "batch actions"]:
+) -> PerAction:
     """1 / (answers times the most actions of one): no division by a length that was sampled (Dr. GRPO, 2503.20783)."""
     return mask.to(dtype) / (len(mask) * max_actions)
 
 
 def anchor_weights(
     operator_mask: Bool[Tensor, "batch actions"], group_ids: Int[Tensor, " batch"], dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "batch actions"]:
+) -> PerAction:
     """1 / (num_groups N_O) on the operator invocations of a group, Eqs. app-operator-mask, app-operator-anchor-loss.
 
     `operator_mask` marks the invocations M_O(tau_i) and N_O counts them over the group. A group without invocations
@@ -117,8 +120,8 @@ class ActionWeights:
     """
 
     mask: Bool[Tensor, "batch actions"]
-    grpo: Float[Tensor, "batch actions"]
-    anchor: Float[Tensor, "batch actions"]
+    grpo: PerAction
+    anchor: PerAction
 
     def rows(self, index: slice | Int[Tensor, " rows"], length: int | None = None) -> ActionWeights:
         """The weights of some trajectories, unchanged: those of a micro-batch, of its first `length` actions."""
@@ -128,30 +131,24 @@ class ActionWeights:
 # ------------------------------------------------------------------------------------------------------ the equations
 
 
-def importance_ratio(
-    logprobs: Float[Tensor, "batch actions"], old_logprobs: Float[Tensor, "batch actions"]
-) -> Float[Tensor, "batch actions"]:
+def importance_ratio(logprobs: PerAction, old_logprobs: PerAction) -> PerAction:
     """r_ij = p(a_ij | x_ij) / p_old(a_ij | x_ij), Eq. app-grpo-ratio; p_old is the learner at the rollout's start."""
     return torch.exp(logprobs - old_logprobs)
 
 
-def sequence_ratio(
-    logprobs: Float[Tensor, "batch actions"],
-    old_logprobs: Float[Tensor, "batch actions"],
-    mask: Bool[Tensor, "batch actions"],
-) -> Float[Tensor, "batch actions"]:
+def sequence_ratio(logprobs: PerAction, old_logprobs: PerAction, mask: Bool[Tensor, "batch actions"]) -> PerAction:
     """The geometric mean of an answer's ratios, at each of its actions (GSPO, arXiv 2507.18071, Eq. 7)."""
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0).sum(dim=1, keepdim=True)
     return torch.exp(log_ratio / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(logprobs)
 
 
 def truncated_importance(
-    old_logprobs: Float[Tensor, "batch actions"],
-    behaviour_logprobs: Float[Tensor, "batch actions"],
+    old_logprobs: PerAction,
+    behaviour_logprobs: PerAction,
     mask: Bool[Tensor, "batch actions"],
     correction: Correction,
     cap: float,
-) -> Float[Tensor, "batch actions"]:
+) -> PerAction:
     """min(p_old / p_behaviour, cap) of each action or of the whole answer; 1 where the correction is off.
 
     The engine that answered rounds otherwise than the learner; this weighs its answers as the learner's own. TRL's
@@ -166,11 +163,8 @@ def truncated_importance(
 
 
 def clipped_surrogate(
-    ratio: Float[Tensor, "batch actions"],
-    advantages: Float[Tensor, " batch"],
-    clip_range: float,
-    clip_range_high: float | None = None,
-) -> Float[Tensor, "batch actions"]:
+    ratio: PerAction, advantages: Float[Tensor, " batch"], clip_range: float, clip_range_high: float | None = None
+) -> PerAction:
     """l_ij = min(r_ij A_i, clip(r_ij, 1 - epsilon, 1 + epsilon) A_i), Eq. app-grpo-token; `clip_range` is epsilon.
 
     `clip_range_high` is an epsilon of its own for the upper bound (DAPO's clip-higher); None is the same.
@@ -181,17 +175,13 @@ def clipped_surrogate(
 
 
 def clipped_actions(
-    surrogate: Float[Tensor, "batch actions"],
-    ratio: Float[Tensor, "batch actions"],
-    advantages: Float[Tensor, " batch"],
+    surrogate: PerAction, ratio: PerAction, advantages: Float[Tensor, " batch"]
 ) -> Bool[Tensor, "batch actions"]:
     """Where the clip of Eq. app-grpo-token binds in a `clipped_surrogate`, so that the action gives no gradient."""
     return surrogate < ratio * advantages.unsqueeze(1)
 
 
-def kl_k3(
-    logprobs: Float[Tensor, "batch actions"], reference_logprobs: Float[Tensor, "batch actions"]
-) -> Float[Tensor, "batch actions"]:
+def kl_k3(logprobs: PerAction, reference_logprobs: PerAction) -> PerAction:
     """k3 estimate of D_KL(p || p_ref) in Eq. app-grpo-objective, per action: p_ref/p - log(p_ref/p) - 1, at least 0.
 
     The paper leaves the estimator open. The reference is the policy at the start of Stage 2, psi included.
@@ -200,12 +190,7 @@ def kl_k3(
     return torch.expm1(log_ratio) - log_ratio
 
 
-def grpo_loss(
-    surrogate: Float[Tensor, "batch actions"],
-    kl: Float[Tensor, "batch actions"],
-    weights: Float[Tensor, "batch actions"],
-    kl_weight: float,
-) -> Float[Tensor, ""]:
+def grpo_loss(surrogate: PerAction, kl: PerAction, weights: PerAction, kl_weight: float) -> Float[Tensor, ""]:
     """L_GRPO(R) = -J_GRPO(R), Eq. app-grpo-objective, with `weights` from `trajectory_weights` and beta as `kl_weight`.
 
     The KL is averaged like the surrogate, over the actions of each trajectory and then over trajectories, which the
@@ -214,9 +199,7 @@ def grpo_loss(
     return -(weights * surrogate).sum() + kl_weight * (weights * kl).sum()
 
 
-def anchor_loss(
-    surrogate: Float[Tensor, "batch actions"], weights: Float[Tensor, "batch actions"]
-) -> Float[Tensor, ""]:
+def anchor_loss(surrogate: PerAction, weights: PerAction) -> Float[Tensor, ""]:
     """L_anch, Eq. app-operator-anchor-loss, with `weights` from `anchor_weights`; 0 when no operator was invoked."""
     return -(weights * surrogate).sum()
 
@@ -240,10 +223,10 @@ class PolicyLoss(Protocol):
 
     def __call__(
         self,
-        logprobs: Float[Tensor, "batch actions"],
-        old_logprobs: Float[Tensor, "batch actions"],
-        behaviour_logprobs: Float[Tensor, "batch actions"],
-        reference_logprobs: Float[Tensor, "batch actions"],
+        logprobs: PerAction,
+        old_logprobs: PerAction,
+        behaviour_logprobs: PerAction,
+        reference_logprobs: PerAction,
         advantages: Float[Tensor, " batch"],
         weights: ActionWeights,
     ) -> dict[str, Float[Tensor, ""]]:
@@ -292,10 +275,10 @@ class AnchoredLoss:
 
     def __call__(
         self,
-        logprobs: Float[Tensor, "batch actions"],
-        old_logprobs: Float[Tensor, "batch actions"],
-        behaviour_logprobs: Float[Tensor, "batch actions"],
-        reference_logprobs: Float[Tensor, "batch actions"],
+        logprobs: PerAction,
+        old_logprobs: PerAction,
+        behaviour_logprobs: PerAction,
+        reference_logprobs: PerAction,
         advantages: Float[Tensor, " batch"],
         weights: ActionWeights,
     ) -> dict[str, Float[Tensor, ""]]:

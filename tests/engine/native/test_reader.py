@@ -13,8 +13,8 @@ from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from tyler.engine.native import attention, reader
-from tyler.engine.native.attention import OfAnyLength, PackedAttention, Span, runs_of
-from tyler.engine.native.cache import Context, Room
+from tyler.engine.native.attention import OfAnyLength, PackedAttention, Run, Span, runs_of
+from tyler.engine.native.cache import Context, KeyValueCache, Room
 from tyler.engine.native.engine import Engine
 from tyler.engine.native.reader import Reader, pieces
 from tyler.engine.request import FinishEvent, SoftPrompt
@@ -138,6 +138,44 @@ def test_neighbours_with_equally_many_positions_are_one_product() -> None:
     assert [len(run) for run in runs_of(spans)] == [2, 1, 1, 1, 2], "a gap and long spans begin another one"
 
 
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize(("scores", "passes"), [(2**24, 3), (0, 0)])
+def test_products_after_a_long_context_are_the_kernels_attention(
+    family: str, scores: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one slot and of two that stand at different positions; not where one position or too many scores are read."""
+    decoder = tiny.tyler(family).policy.decoder
+    wholes = {slot: noise(120, seed=slot) for slot in range(2)}
+    steps = ({0: 80, 1: 70}, {0: 92, 1: 82}, {1: 100}, {0: 93})
+    expected = [read(plain, wholes, ends) for plain in (started(decoder),) for ends in steps]
+    by_products, given = attention.Run._by_products, list[torch.Size]()
+    monkeypatch.setattr(
+        attention.Run, "_by_products", lambda run, *row: given.append(row[0].shape) or by_products(run, *row)
+    )
+    for name, limit in {"DEEP": 81, "BLOCK": 2, "SCORES": scores}.items():
+        monkeypatch.setattr(attention, name, limit)
+    deep = started(decoder)
+    for ends, states in zip(steps, expected, strict=True):
+        outputs = read(deep, wholes, ends)
+        assert outputs.keys() == states.keys() and all(close(outputs[slot], states[slot]) for slot in outputs)
+    assert len(given) == passes * decoder.config.num_hidden_layers
+
+
+def test_products_are_of_float32_in_half_precision() -> None:
+    cache = KeyValueCache(
+        Room(1, 2100, 1), tiny.tyler("qwen3").backbone.model.config, torch.float32, torch.device("cpu")
+    )
+    for states in (cache.keys, cache.values):
+        states.normal_(generator=torch.Generator().manual_seed(1))
+    heads, dim = cache.keys.shape[2] * cache.groups, cache.keys.shape[-1]
+    run, kernel = (Run(cache, [Span(0, 2050, 2100)]) for _ in range(2))
+    assert run._scores is not None
+    kernel._scores = None
+    queries = torch.randn(50, heads, dim, generator=torch.Generator().manual_seed(1)).bfloat16()
+    products, expected = run.attend(0, queries), kernel.attend(0, queries)
+    assert products.dtype == torch.bfloat16 and (products == expected).float().mean() > 0.98, "each rounded once"
+
+
 # ------------------------------------------------------------------------------------- what CUDA's kernels take
 
 
@@ -148,7 +186,7 @@ def test_heads_are_folded_over_a_span_of_any_length_as_on_cuda(family: str, monk
     wholes = {slot: noise(120, seed=slot) for slot in range(3)}
     steps = ({0: 30, 1: 33}, {0: 90, 1: 93}, {0: 91, 1: 120, 2: 120})
     expected = [read(plain, wholes, ends) for plain in (started(decoder),) for ends in steps]
-    monkeypatch.setattr(attention, "FEW", 1000)
+    monkeypatch.setattr(attention, "TOGETHER", 1000)
     given = list[bool]()
     monkeypatch.setattr(
         attention, "attend", lambda *states, **more: given.append(more["enable_gqa"]) or attend(*states, **more)

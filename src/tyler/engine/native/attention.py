@@ -7,6 +7,7 @@ is one of its own.
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,12 +20,14 @@ from torch.nn.attention import varlen
 from tyler.engine.native.cache import KeyValueCache
 from tyler.modeling.attention import attend
 
-FEW = 16
-"""Positions of a slot up to which a CPU reads all query heads of a key-value head in one product; CUDA, of any."""
+DEEP, BLOCK, SCORES = 2048, 32, 2**24
+"""After DEEP positions a CPU's two products and softmax are faster than torch's kernel, which takes BLOCK queries at a
+time; they keep all scores, SCORES at most."""
 TAKES_LENGTHS = "seqused_k" in inspect.signature(varlen.varlen_attn).parameters
 """Whether this torch's attention for sequences of any lengths reads a part of each cached one: 2.13 does."""
 TOGETHER = 64
-"""Positions of a slot up to which neighbouring slots are one product: what a synthesizer reads between two calls."""
+"""Positions of a slot up to which neighbouring slots are one product, and on a CPU (CUDA: of any) all query heads of a
+key-value head: what a synthesizer reads between two calls."""
 
 
 @dataclass(slots=True)  # one for every row and pass: a frozen one takes twice as long to make
@@ -95,7 +98,7 @@ class Run:
         end, slots = max(span.end for span in spans), slice(spans[0].slot, spans[-1].slot + 1)
         self._keys, self._values = (states[:, slots, :, :end].unbind(0) for states in (cache.keys, cache.values))
         self._whole = self._seq > 1 and self._rows == 1 and spans[0].start == 0
-        self._groups = cache.groups if not self._whole and (self._seq <= FEW or cache.keys.is_cuda) else 1
+        self._groups = cache.groups if not self._whole and (self._seq <= TOGETHER or cache.keys.is_cuda) else 1
         self._mask: Tensor | None = None
         if not self._whole and (self._seq > 1 or any(span.end < end for span in spans)):
             own = torch.tensor([[span.start] for span in spans], device=cache.keys.device)
@@ -103,14 +106,28 @@ class Run:
                 own = own + torch.arange(self._seq, device=own.device).repeat(self._groups)
             unseen = torch.arange(end, device=own.device) > own[:, None, :, None]
             self._mask = cache.keys.new_zeros(unseen.shape).masked_fill_(unseen, float("-inf"))
+        shape = cache.keys.shape[2], self._groups * self._seq, end
+        deep = cache.keys.is_cpu and end >= DEEP and 1 < self._seq <= TOGETHER and shape[1] > BLOCK
+        self._scores = cache.keys.new_empty(shape) if deep and math.prod(shape) <= SCORES else None
+        self._some_see = slice(min(span.start for span in spans) + 1, end)
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
         keys, values, dim = self._keys[layer], self._values[layer], queries.shape[2]
         grouped = queries.view(self._rows, self._seq, -1, self._groups, dim).permute(0, 2, 3, 1, 4)
         rows = grouped.reshape(self._rows, -1, self._groups * self._seq, dim)
-        attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=self._groups == 1)
+        if self._scores is None or self._mask is None:
+            attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=self._groups == 1)
+        else:
+            each = zip(rows, keys, values, self._mask, strict=True)
+            attended = torch.stack([self._by_products(*row) for row in each])
         apart = attended.view(self._rows, -1, self._groups, self._seq, dim).permute(0, 3, 1, 2, 4)
         return apart.reshape(len(queries), -1)
+
+    def _by_products(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """softmax(q k^T / sqrt(d)) v of one slot, its scores in the same place in every layer."""
+        scores = torch.matmul(queries.to(keys.dtype) * queries.shape[2] ** -0.5, keys.mT, out=self._scores)
+        scores[:, :, self._some_see] += mask[:, :, self._some_see]
+        return torch.matmul(torch.softmax(scores, dim=-1, out=scores), values).to(queries.dtype)
 
 
 class OfAnyLength:
