@@ -7,7 +7,6 @@ is one of its own.
 """
 
 import inspect
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,7 +21,7 @@ from tyler.modeling.attention import attend
 
 DEEP, BLOCK, SCORES = 2048, 32, 2**24
 """After DEEP positions a CPU's two products and softmax are faster than torch's kernel, which takes BLOCK queries at a
-time; they keep all scores, SCORES at most."""
+time. They keep a slot's scores; these and a mask are SCORES at most, or heads are not read together."""
 TAKES_LENGTHS = "seqused_k" in inspect.signature(varlen.varlen_attn).parameters
 """Whether this torch's attention for sequences of any lengths reads a part of each cached one: 2.13 does."""
 TOGETHER = 64
@@ -98,7 +97,9 @@ class Run:
         end, slots = max(span.end for span in spans), slice(spans[0].slot, spans[-1].slot + 1)
         self._keys, self._values = (states[:, slots, :, :end].unbind(0) for states in (cache.keys, cache.values))
         self._whole = self._seq > 1 and self._rows == 1 and spans[0].start == 0
-        self._groups = cache.groups if not self._whole and (self._seq <= TOGETHER or cache.keys.is_cuda) else 1
+        kept = max(self._rows, cache.keys.shape[2]) * cache.groups * self._seq * end
+        folds = cache.keys.is_cuda or (self._seq <= TOGETHER and kept <= SCORES)
+        self._groups = cache.groups if folds and not self._whole else 1
         self._mask: Tensor | None = None
         if not self._whole and (self._seq > 1 or any(span.end < end for span in spans)):
             own = torch.tensor([[span.start] for span in spans], device=cache.keys.device)
@@ -107,8 +108,8 @@ class Run:
             unseen = torch.arange(end, device=own.device) > own[:, None, :, None]
             self._mask = cache.keys.new_zeros(unseen.shape).masked_fill_(unseen, float("-inf"))
         shape = cache.keys.shape[2], self._groups * self._seq, end
-        deep = cache.keys.is_cpu and end >= DEEP and 1 < self._seq <= TOGETHER and shape[1] > BLOCK
-        self._scores = cache.keys.new_empty(shape) if deep and math.prod(shape) <= SCORES else None
+        deep = cache.keys.is_cpu and folds and self._seq > 1 and end >= DEEP and shape[1] > BLOCK
+        self._scores = cache.keys.new_empty(shape) if deep else None
         self._some_see = slice(min(span.start for span in spans) + 1, end)
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
@@ -118,8 +119,7 @@ class Run:
         if self._scores is None or self._mask is None:
             attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=self._groups == 1)
         else:
-            each = zip(rows, keys, values, self._mask, strict=True)
-            attended = torch.stack([self._by_products(*row) for row in each])
+            attended = torch.stack(list(map(self._by_products, rows, keys, values, self._mask)))
         apart = attended.view(self._rows, -1, self._groups, self._seq, dim).permute(0, 3, 1, 2, 4)
         return apart.reshape(len(queries), -1)
 
