@@ -110,7 +110,7 @@ class Run:
         shape = cache.keys.shape[2], self._groups * self._seq, end
         deep = cache.keys.is_cpu and folds and self._seq > 1 and end >= DEEP and shape[1] > BLOCK
         self._scores = cache.keys.new_empty(shape) if deep else None
-        self._some_see = slice(min(span.start for span in spans) + 1, end)
+        self._masked = slice(min(span.start for span in spans) + 1, end)
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
         keys, values, dim = self._keys[layer], self._values[layer], queries.shape[2]
@@ -126,7 +126,7 @@ class Run:
     def _by_products(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """softmax(q k^T / sqrt(d)) v of one slot, its scores in the same place in every layer."""
         scores = torch.matmul(queries.to(keys.dtype) * queries.shape[2] ** -0.5, keys.mT, out=self._scores)
-        scores[:, :, self._some_see] += mask[:, :, self._some_see]
+        scores[:, :, self._masked] += mask[:, :, self._masked]
         return torch.matmul(torch.softmax(scores, dim=-1, out=scores), values).to(queries.dtype)
 
 
