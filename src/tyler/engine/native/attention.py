@@ -2,8 +2,7 @@
 
 A pass reads spans, positions [start, end) of some slots, one after another without padding. Neighbouring slots with
 equally few new positions, as in a step of decoding, are one product over a view of the cache; a prompt is one by
-itself. On CUDA torch's attention for sequences of any lengths takes them all at once, where it is there and the dtype
-is one of its own.
+itself. On CUDA torch's attention for sequences of any lengths takes all at once, where it has that and the dtype.
 """
 
 import inspect
@@ -52,7 +51,7 @@ class PackedAttention:
         numbers = [(position, first + position, first * heads + position) for first, position in each]
         self.positions, self.places, rows = torch.tensor(numbers, device=device).unbind(1)
         """Of the slot, and among those of all slots."""
-        self._rows = (rows[:, None] + cache.head_starts).flatten()
+        self._rows = rows[:, None] + cache.head_starts
         whole = TAKES_LENGTHS and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
         runs = [spans] if whole else list(runs_of(spans))
         self._runs = [OfAnyLength(cache, run) if whole else Run(cache, run) for run in runs]
@@ -67,7 +66,7 @@ class PackedAttention:
     ) -> Float[Tensor, "positions attention"]:
         """Write keys and values of the new positions, then let the queries see their slots."""
         for states, new in ((self._cache.flat_keys[layer], keys), (self._cache.flat_values[layer], values)):
-            states.index_copy_(0, self._rows, new.reshape(-1, new.shape[2]).to(states.dtype))
+            states[self._rows] = new.to(states.dtype)
         if len(self._runs) == 1:
             return self._runs[0].attend(layer, queries)
         parts = zip(self._runs, queries.split(self._counts), strict=True)
@@ -75,8 +74,7 @@ class PackedAttention:
 
 
 def runs_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """The spans in parts that are one product each: neighbouring slots with equally many new positions, up to TOGETHER,
-    or a longer span by itself."""
+    """Parts that are one product each: neighbouring slots with equally many new positions, up to TOGETHER, or one."""
     run: list[Span] = []
     for span in spans:
         if run and not (span.slot == run[-1].slot + 1 and len(span) == len(run[-1]) <= TOGETHER):
@@ -114,6 +112,9 @@ class Run:
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
         keys, values, dim = self._keys[layer], self._values[layer], queries.shape[2]
+        if self._seq == 1:  # folded as they are
+            rows = queries.view(self._rows, -1, self._groups, dim)
+            return attend(rows, keys, values, mask=self._mask, enable_gqa=self._groups == 1).reshape(len(queries), -1)
         grouped = queries.view(self._rows, self._seq, -1, self._groups, dim).permute(0, 2, 3, 1, 4)
         rows = grouped.reshape(self._rows, -1, self._groups * self._seq, dim)
         if self._scores is None or self._mask is None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import takewhile
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tyler.engine.base import BaseEngine, Load
 from tyler.engine.checks import check_sizes
@@ -212,9 +212,10 @@ class Engine(BaseEngine):
         unread = [(row.unread(read_to[row.slot]), row) for row in self.rows if row.is_read]
         for start, row in sorted(unread, key=lambda one: one[1].length - one[0]):
             if left and self._borrow(self.policy_reader, row, planned):
-                start = max(start, row.unread(read_to[row.slot]))  # what was borrowed is read
-                planned.append((row, Span(row.slot, start, min(row.length, start + left))))
-                left -= len(planned[-1][1])
+                start = row.unread(read_to[row.slot]) if read_to[row.slot] > start else start  # if it has borrowed
+                end = min(row.length, start + left)
+                planned.append((row, Span(row.slot, start, end)))
+                left -= end - start
         if not planned:
             return torch.empty(0, device=self._device), []
         planned.sort(key=lambda one: one[1].slot)
@@ -252,8 +253,8 @@ class Engine(BaseEngine):
     def _embed_new(self) -> None:
         """Write the embeddings of tokens that came since the last pass."""
         if self._unembedded:
-            places, tokens = torch.tensor(self._unembedded, device=self._device).t()
-            self.context.flat.index_copy_(0, places, nn.functional.embedding(tokens, self._embedding))
+            places, tokens = torch.tensor(self._unembedded, device=self._device).unbind(1)
+            self.context.flat.index_copy_(0, places, self._embedding.index_select(0, tokens))
             self._unembedded = []
 
     def _wait_for_device(self) -> None:

@@ -19,10 +19,8 @@ LATENT = -1
 
 @dataclass(slots=True)
 class Decision:
-    """An action that a row is to draw; or that it has taken already, `taken`, as its action number `place`.
-
-    What decides is the hidden state at `position` of the context.
-    """
+    """An action that a row is to draw; or that it has taken already, `taken`, as its action number `place`. The hidden
+    state at `position` of the context decides."""
 
     row: Row
     allowed: tuple[bool, ...]
@@ -74,15 +72,15 @@ class Row(RequestState):
 
     def unread(self, read_to: int) -> int:
         """From where a pass has to read it: what is new, what is to be scored, and at least its last position."""
-        return min(read_to, self.length - 1, *(one.position for one in self.scoring))
+        return min(read_to, len(self.ids) - 1, *[one.position for one in self.scoring])
 
     def decided_in(self, span: Span) -> list[Decision]:
         """What a pass over a span of it can decide: it scores what was repeated, and draws behind its end."""
         found = [one for one in self.scoring if one.position < span.end]
-        self.scoring = self.scoring[len(found) :]
-        if span.end == self.length and not self.finish_reason:
+        del self.scoring[: len(found)]
+        if span.end == len(self.ids) and not self.finish_reason:
             allowed = (False,) * len(self.offered) if self.barred else self.allowed
-            found.append(Decision(self, allowed, self.length - 1))
+            found.append(Decision(self, allowed, span.end - 1))
         return found
 
     def emit(self) -> list[Event]:
